@@ -36,8 +36,11 @@ impl Names {
 
 /// Returns the loader lists the program first.
 fn bias_of_this_program() -> u64 {
+    /// # Safety
+    ///
+    /// - `module` is valid during the call, and `bias` points to a `u64` to which no other reference exists.
     unsafe extern "C" fn first(module: *mut libc::dl_phdr_info, _: usize, bias: *mut c_void) -> c_int {
-        // SAFETY: the loader hands over a module, and the pointer given below.
+        // SAFETY: the caller promises a valid module and the only reference to a `u64`.
         unsafe { *bias.cast::<u64>() = (*module).dlpi_addr };
         1
     }

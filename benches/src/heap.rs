@@ -15,15 +15,15 @@ use std::time::Instant;
 use crate::machine;
 
 /// One program with its arguments.
-struct Work {
-    name: &'static str,
+pub(crate) struct Work {
+    pub(crate) name: &'static str,
     program: String,
     arguments: Vec<String>,
     environment: Vec<(&'static str, &'static str)>,
 }
 
 /// A way to run it.
-struct Tool {
+pub(crate) struct Tool {
     name: &'static str,
     /// The command in front of the program's own.
     wrapper: Vec<String>,
@@ -45,17 +45,17 @@ const BYTEHOUND_LIBRARY: &str = "CAIRN_BENCH_BYTEHOUND";
 
 /// Cost of one run.
 #[derive(Clone, Copy, Default)]
-struct RunCost {
-    wall_seconds: f64,
+pub(crate) struct RunCost {
+    pub(crate) wall_seconds: f64,
     /// Cost of all processes.
-    processor_seconds: f64,
+    pub(crate) processor_seconds: f64,
     /// Cost of the program, if the probe is in it.
-    program_seconds: f64,
-    recorded_bytes: u64,
+    pub(crate) program_seconds: f64,
+    pub(crate) recorded_bytes: u64,
     /// Peak of the program's resident memory, and what of it at its end was no file, in KiB.
-    resident_kib: f64,
-    anonymous_kib: f64,
-    allocations: f64,
+    pub(crate) resident_kib: f64,
+    pub(crate) anonymous_kib: f64,
+    pub(crate) allocations: f64,
 }
 
 /// Runs everything `rounds` times and prints the tables.
@@ -69,10 +69,7 @@ pub(crate) fn run(rounds: usize, only: &[&str]) -> Result<(), String> {
 
 fn run_in(directory: &Path, rounds: usize, only: &[&str]) -> Result<(), String> {
     let cairn = build_cairn()?;
-    let probe = directory.join("probe.so");
-    let source = Path::new("benches/src/heap_probe.c");
-    compile(Command::new("cc").args(["-O2", "-D_GNU_SOURCE", "-shared", "-fPIC"]), source, &probe)?;
-    let tools = tools(&cairn, directory, &probe.display().to_string())?;
+    let tools = tools(&cairn, directory, &build_probe(directory)?)?;
     print!("{}", machine::description());
     println!("- heaptrack: {}", version("heaptrack"));
     println!("- {rounds} rounds; medians; times are multiples of the plain run's processor time\n");
@@ -142,7 +139,7 @@ fn measure(work: &Work, tools: &[Tool], directory: &Path, rounds: usize) -> Resu
             cost.allocations = if tool.ending == ".cairn" && round == 0 {
                 allocations_in(tool, directory)
             } else {
-                costs.first().map_or(0.0, |first: &Cost| first.allocations)
+                costs.first().map_or(0.0, |first: &RunCost| first.allocations)
             };
             costs.push(cost);
         }
@@ -181,13 +178,44 @@ fn measure(work: &Work, tools: &[Tool], directory: &Path, rounds: usize) -> Resu
     Ok(())
 }
 
-/// Size of the recording that `cairn heap` has just made.
+impl Tool {
+    /// The program alone, with the probe in it.
+    pub(crate) fn plain(probe: &str) -> Self {
+        Self {
+            name: "plain",
+            wrapper: Vec::new(),
+            environment: Vec::new(),
+            ending: "",
+            preload: vec![probe.to_owned()],
+            base: 0,
+        }
+    }
+
+    /// `cairn heap` of a build.
+    pub(crate) fn cairn_heap(cairn: &Path, probe: &str) -> Self {
+        let wrapper = vec![cairn.display().to_string(), "heap".to_owned(), "--quiet".to_owned()];
+        Self { name: "cairn heap", wrapper, ending: ".cairn", ..Self::plain(probe) }
+    }
+}
+
+/// Compiles the library that measures a program from inside.
+pub(crate) fn build_probe(directory: &Path) -> Result<String, String> {
+    let probe = directory.join("probe.so");
+    let source = Path::new("benches/src/heap_probe.c");
+    compile(Command::new("cc").args(["-O2", "-D_GNU_SOURCE", "-shared", "-fPIC"]), source, &probe)?;
+    Ok(probe.display().to_string())
+}
+
+/// The recordings that the last run left.
+pub(crate) fn recordings(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let files = fs::read_dir(directory.join("records")).into_iter().flatten().filter_map(Result::ok);
+    files.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "cairn"))
+}
+
+/// Counts the allocations in the recordings that `cairn heap` has just made.
 fn allocations_in(tool: &Tool, directory: &Path) -> f64 {
     let Some(cairn) = tool.wrapper.first() else { return 0.0 };
-    let files = fs::read_dir(directory.join("records")).into_iter().flatten().filter_map(Result::ok);
-    let recordings =
-        files.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "cairn"));
-    recordings
+    recordings(directory)
         .filter_map(|path| Command::new(cairn).args(["report", "--json"]).arg(path).output().ok())
         .filter_map(|output| {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -198,7 +226,7 @@ fn allocations_in(tool: &Tool, directory: &Path) -> f64 {
         .sum()
 }
 
-fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<RunCost, String> {
+pub(crate) fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<RunCost, String> {
     let records = directory.join("records");
     let _ = fs::remove_dir_all(&records);
     fs::create_dir_all(&records).map_err(|error| error.to_string())?;
@@ -299,7 +327,7 @@ fn compile(compiler: &mut Command, source: &Path, program: &Path) -> Result<(), 
 }
 
 /// Returns the command as it is shipped.
-fn build_cairn() -> Result<PathBuf, String> {
+pub(crate) fn build_cairn() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built =
         Command::new(cargo).args(["build", "--quiet", "--release", "--package", "cairn-cli"]).status();
@@ -325,14 +353,7 @@ fn library(cairn: &Path, directory: &Path) -> Result<String, String> {
 fn tools(cairn: &Path, directory: &Path, probe: &str) -> Result<Vec<Tool>, String> {
     let library = library(cairn, directory)?;
     let cairn = cairn.display().to_string();
-    let probed = |name| Tool {
-        name,
-        wrapper: Vec::new(),
-        environment: Vec::new(),
-        ending: "",
-        preload: vec![probe.to_owned()],
-        base: 0,
-    };
+    let probed = |name| Tool { name, ..Tool::plain(probe) };
     let mut tools = vec![
         probed("plain"),
         Tool {
@@ -414,7 +435,7 @@ fn tools(cairn: &Path, directory: &Path, probe: &str) -> Result<Vec<Tool>, Strin
     Ok(tools)
 }
 
-fn works(directory: &Path) -> Result<Vec<Work>, String> {
+pub(crate) fn works(directory: &Path) -> Result<Vec<Work>, String> {
     let sources = Path::new("fixtures/programs/heap");
     let built = |compiler: &str, options: &[&str], source: &str, name: &str| {
         let program = directory.join(name);

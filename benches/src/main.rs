@@ -9,6 +9,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program whose output is its purpose")]
 
+mod against;
 mod annotate;
 mod capture;
 mod code_size;
@@ -39,6 +40,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Usage: cargo xtask bench COMMAND
 
+  against CAIRN [ROUNDS [WORK...]]  whole programs under an older build of cairn and under this one, as Markdown
   annotate [ROUNDS]            what annotated blocks cost, beside heapprof.so (CAIRN_PEER_HEAPPROF_SO), as Markdown
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
   symbols PROGRAM...           names for addresses of these programs, against llvm-symbolizer and addr2line
@@ -81,6 +83,11 @@ fn main() -> ExitCode {
             .map_err(|_| format!("{gibibytes}: not a number of gibibytes"))
             .and_then(|gibibytes| core::run(cairn, gibibytes, more)),
         ["formats"] => report::formats(),
+        ["against", older] => against::run(older, 5, &[]),
+        ["against", older, rounds, works @ ..] => rounds
+            .parse()
+            .map_err(|_| format!("{rounds}: not a number of rounds"))
+            .and_then(|rounds| against::run(older, rounds, works)),
         ["heap"] => heap::run(5, &[]),
         ["heap", rounds, works @ ..] => rounds
             .parse()

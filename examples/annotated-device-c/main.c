@@ -6,7 +6,7 @@
  *
  * builds it with cairn's C library for the processor, runs it in qemu and checks what it says. The
  * allocator below knows nothing of annotations; an interrupt allocates at any moment, on processors
- * without compare-and-swap. See docs/annotate.md.
+ * without compare-and-swap. See docs/book/reference/annotate.md.
  */
 #include "board.h"
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::process::{Failure, Outcome};
 use crate::{
-    api, cargo_chores, check_rooms, check_words, fuzz_smoke, header, portability, supply_chain,
+    api, book, cargo_chores, check_rooms, check_words, fuzz_smoke, header, portability, supply_chain,
     unsafe_inventory,
 };
 
@@ -18,6 +18,7 @@ const BEFORE_THE_TESTS: &[Step] = &[
     ("check-rooms", || check_rooms::run(&[])),
     ("check-words", || check_words::run(&[])),
     ("unsafe-inventory", || unsafe_inventory::run(&["--check".to_owned()])),
+    ("book", || book::run(&[])),
     ("deny", || supply_chain::deny(&[])),
     ("header", || header::run(&["--check".to_owned()])),
     ("lint", || cargo_chores::lint(&[])),

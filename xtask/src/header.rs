@@ -28,7 +28,7 @@ const HEADERS: &[Header] = &[
  *
  *     cairn_stack_print(cairn_capture(), 2);
  *
- * docs/c-api.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-c instead.
+ * docs/book/reference/c-api.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-c instead.
 ",
         sources: &[
             "crates/cairn-c/src/capture.rs",
@@ -47,7 +47,7 @@ const HEADERS: &[Header] = &[
  *     cairn_annotated_configure(&options);
  *     void *block = cairn_annotated_malloc(100);
  *
- * docs/annotate.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-heap instead.
+ * docs/book/reference/annotate.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-heap instead.
 ",
         sources: &["crates/cairn-heap/src/c.rs"],
     },

@@ -11,24 +11,30 @@
 mod allowances;
 mod api;
 mod bench;
+mod book;
 mod c_library;
 mod cargo_chores;
 mod check_rooms;
 mod check_words;
 mod ci;
 mod debian;
+mod design_constants;
 mod device;
+mod documents;
 mod exports;
 mod fuzz_smoke;
 mod header;
 mod page;
+mod pictures;
 mod portability;
 mod process;
 #[cfg(test)]
 mod sources;
 mod supply_chain;
 mod symbols_agreement;
+mod tool;
 mod truth;
+mod unsafe_contracts;
 mod unsafe_inventory;
 
 use std::process::ExitCode;
@@ -71,7 +77,17 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "unsafe-inventory",
         run: unsafe_inventory::run,
-        help: "count the unsafe code of every crate into docs/unsafe.md; --check only compares",
+        help: "check the contracts of unsafe code, and count it into docs/book/reference/unsafe.md; --check only compares",
+    },
+    Chore {
+        name: "book",
+        run: book::run,
+        help: "[--check]: check the links, paths and constants of all documents, and build the book (mdbook)",
+    },
+    Chore {
+        name: "pictures",
+        run: pictures::run,
+        help: "make the pictures of the README from a real recording (node, chromium, c++)",
     },
     Chore {
         name: "deny",
@@ -106,7 +122,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "bench",
         run: bench::run_benches,
-        help: "formats | instructions | code-size | capture | marks: what it costs, as benchmarks/README.md describes",
+        help: "[--keep] COMMAND...: measure, and append the rows to benchmarks/history.jsonl; see benchmarks/README.md",
     },
     Chore {
         name: "truth",

@@ -47,19 +47,19 @@ fn check_arguments(arguments: &[String], known: &[&str], usage: &str) -> Outcome
     }
 }
 
-fn target_directory() -> PathBuf {
+pub(crate) fn target_directory() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or(workspace_root().join("target"), Into::into)
 }
 
 /// A browser, and what drives it.
-struct Browser {
+pub(crate) struct Browser {
     name: &'static str,
     /// Where the driver is, and a directory for each kind of test.
-    directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 impl Browser {
-    fn find() -> Result<Self, Failure> {
+    pub(crate) fn find() -> Result<Self, Failure> {
         for (tool, package) in [("node", "nodejs"), ("npm", "npm")] {
             if !on_path(tool) {
                 return Err(Failure::new(format!(
@@ -87,7 +87,13 @@ impl Browser {
     }
 
     /// Runs a test in a directory of its own.
-    fn run(&self, test: &str, directory: &str, arguments: &[String], cairn: Option<&Path>) -> Outcome {
+    pub(crate) fn run(
+        &self,
+        test: &str,
+        directory: &str,
+        arguments: &[String],
+        cairn: Option<&Path>,
+    ) -> Outcome {
         let directory = self.directory.join(directory);
         fs::create_dir_all(&directory).map_err(at(&directory))?;
         let mut node = Command::new("node");

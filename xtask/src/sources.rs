@@ -1,4 +1,4 @@
-//! `docs/book/sources.md` lists what five published designs promise, each item with a test that
+//! `docs/book/reference/sources.md` lists what five published designs promise, each item with a test that
 //! proves it. The tests here hold the page to that: each test that it names exists, and an item to
 //! be built has none yet.
 
@@ -6,7 +6,7 @@ use std::fs;
 
 use crate::process::workspace_root;
 
-const PAGE: &str = "docs/book/sources.md";
+const PAGE: &str = "docs/book/reference/sources.md";
 /// In place of a test, for what only cairn inside a Windows program can have.
 const WINDOWS: &str = "Windows: later issue";
 /// How the place in cairn begins, of an item that is not there.

@@ -9,39 +9,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::check_rooms::facts;
-use crate::process::{Failure, Outcome, at, cargo, read, run, workspace_root};
+use crate::process::{Failure, Outcome, at, read, run, workspace_root};
+use crate::tool::Tool;
 
-/// A cargo plugin, with the version that the chores were written for.
-struct Plugin {
-    name: &'static str,
-    version: &'static str,
-}
-
-const DENY: Plugin = Plugin { name: "cargo-deny", version: "0.20.2" };
-const CYCLONEDX: Plugin = Plugin { name: "cargo-cyclonedx", version: "0.5.9" };
-
-impl Plugin {
-    /// Returns the program, from the path or from `target/tools`; builds it if neither has that
-    /// version.
-    fn program(&self) -> Outcome<PathBuf> {
-        let tools = workspace_root().join("target/tools");
-        let own = tools.join("bin").join(self.name);
-        for program in [PathBuf::from(self.name), own.clone()] {
-            // A plugin expects to be called by cargo, with its own name in front.
-            let plugin = self.name.trim_start_matches("cargo-");
-            let version = read(Command::new(&program).args([plugin, "--version"]));
-            if version.is_ok_and(|text| text.split_whitespace().any(|word| word == self.version)) {
-                return Ok(program);
-            }
-        }
-        // A debug build takes a third of the time of a release build and checks this workspace
-        // in seconds.
-        let mut install = cargo();
-        install.args(["install", "--locked", "--debug", "--force", "--version", self.version]);
-        run(install.arg("--root").arg(&tools).arg(self.name))?;
-        Ok(own)
-    }
-}
+// A cargo plugin expects to be called by cargo, with its own name in front.
+const DENY: Tool =
+    Tool { name: "cargo-deny", version: "0.20.2", asks_version: &["deny", "--version"], build: &[] };
+const CYCLONEDX: Tool =
+    Tool { name: "cargo-cyclonedx", version: "0.5.9", asks_version: &["cyclonedx", "--version"], build: &[] };
 
 /// Checks the dependencies by `deny.toml`.
 pub(crate) fn deny(arguments: &[String]) -> Outcome {

@@ -1,9 +1,11 @@
 //! `cargo xtask unsafe-inventory`: counts the unsafe code of every crate that ships it.
 //!
-//! The counts live in `docs/unsafe.md`. CI compares them with the sources, so that new unsafe code
+//! The counts live in `docs/book/reference/unsafe.md`. CI compares them with the sources, so that new unsafe code
 //! appears in the diff of a page that reviewers read, and not only in the middle of a function.
 //! Sources are parsed with `syn`; bodies of macros are token streams to it, so an `unsafe` keyword
 //! in one of them is counted in a column of its own. Tests and examples are not counted.
+//!
+//! Both forms of the command also check that unsafe code states its contracts ([`unsafe_contracts`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,9 +15,10 @@ use syn::visit::{self, Visit};
 
 use crate::check_rooms::facts::{self, Crate};
 use crate::process::{Failure, Outcome, at, workspace_root};
+use crate::unsafe_contracts;
 
 /// The page with the table, relative to the workspace.
-const PAGE: &str = "docs/unsafe.md";
+const PAGE: &str = "docs/book/reference/unsafe.md";
 
 const HEAD: &str = "\
 # Unsafe code, crate by crate
@@ -37,7 +40,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         [flag] if flag == "--check" => true,
         _ => return Err(Failure::usage("usage: cargo xtask unsafe-inventory [--check]")),
     };
-    let page = page(&facts::gather()?)?;
+    let crates = facts::gather()?;
+    check_contracts(&crates)?;
+    let page = page(&crates)?;
     let path = workspace_root().join(PAGE);
     if !check {
         return fs::write(&path, page).map_err(at(&path));
@@ -52,6 +57,28 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         "{PAGE} differs from the sources, which say:\n{}\nReview the unsafe code that changed, then run \
          `cargo xtask unsafe-inventory` and commit the page",
         differing.join("\n")
+    )))
+}
+
+/// Crates whose unsafe code does not state all of its contracts yet.
+const UNCHECKED_CONTRACTS: &[&str] = &["cairn-c", "cairn-heap", "cairn-preload", "cairn-recorder"];
+
+/// Fails with a line for each contract that unsafe code lacks.
+fn check_contracts(crates: &[Crate]) -> Outcome {
+    let mut violations = Vec::new();
+    for found in crates.iter().filter(|found| !UNCHECKED_CONTRACTS.contains(&found.name.as_str())) {
+        for source in &found.sources {
+            let found = unsafe_contracts::violations(source)
+                .map_err(|error| Failure::new(format!("{}: {error}", source.path)))?;
+            violations.extend(found);
+        }
+    }
+    if violations.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{}\nState each contract in a `# Safety` section, and in each SAFETY comment the fact that makes the code sound",
+        violations.join("\n")
     )))
 }
 

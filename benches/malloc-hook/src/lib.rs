@@ -103,31 +103,31 @@ unsafe extern "C" {
 
 /// # Safety
 ///
-/// As malloc.
+/// - The arguments are valid for the C library's `malloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     on_allocation();
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { __libc_malloc(size) }
 }
 
 /// # Safety
 ///
-/// As calloc.
+/// - The arguments are valid for the C library's `calloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     on_allocation();
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { __libc_calloc(count, size) }
 }
 
 /// # Safety
 ///
-/// As realloc.
+/// - The arguments are valid for the C library's `realloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     on_allocation();
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { __libc_realloc(block, size) }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Lane, control};
+use cairn_format::recording::{Lane, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, control};
 
 /// Drains until it is dropped.
 pub(crate) struct Drain {
@@ -44,7 +44,7 @@ pub(crate) fn begin(path: &Path) -> Drain {
 }
 
 pub(crate) fn claimed_blocks(path: &Path) -> u64 {
-    word(&File::open(path).expect("the spool"), control::CLAIMED_BLOCKS)
+    word(&File::open(path).expect("the spool"), control::CLAIMED_SEGMENTS)
 }
 
 /// Reads and writes of a file are coherent with a shared mapping of it.
@@ -66,16 +66,16 @@ impl DrainState {
     fn turn(&mut self) {
         self.ticks += 1;
         self.set(control::TICK, self.ticks);
-        let claimed = word(&self.file, control::CLAIMED_BLOCKS);
-        let backed = word(&self.file, control::BACKED_BLOCKS);
+        let claimed = word(&self.file, control::CLAIMED_SEGMENTS);
+        let backed = word(&self.file, control::BACKED_SEGMENTS);
         if claimed + 64 > backed {
-            let (from, length) = (backed * BLOCK_BYTES as u64, 256 * BLOCK_BYTES as u64);
+            let (from, length) = (backed * SEGMENT_BYTES as u64, 256 * SEGMENT_BYTES as u64);
             // SAFETY: extends a file that is open here.
             let result = unsafe { libc::fallocate(self.file.as_raw_fd(), 0, from as i64, length as i64) };
             assert_eq!(result, 0, "no room on the disk");
-            self.set(control::BACKED_BLOCKS, backed + 256);
+            self.set(control::BACKED_SEGMENTS, backed + 256);
         }
-        let headers: Vec<(u64, BlockHeader)> =
+        let headers: Vec<(u64, SegmentHeader)> =
             (1..claimed).filter_map(|block| Some((block, self.header(block)?))).collect();
         let mut last: HashMap<(u32, Lane), u32> = HashMap::new();
         for (_, header) in &headers {
@@ -93,10 +93,10 @@ impl DrainState {
         }
     }
 
-    fn header(&self, block: u64) -> Option<BlockHeader> {
-        let mut bytes = [0; BLOCK_HEADER_BYTES];
-        self.file.read_exact_at(&mut bytes, block * BLOCK_BYTES as u64).ok()?;
-        BlockHeader::read(&bytes).ok()
+    fn header(&self, block: u64) -> Option<SegmentHeader> {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        self.file.read_exact_at(&mut bytes, block * SEGMENT_BYTES as u64).ok()?;
+        SegmentHeader::read(&bytes).ok()
     }
 
     fn set(&self, offset: usize, value: u64) {

@@ -94,7 +94,7 @@ pub(crate) fn run() -> Result<(), String> {
     println!("In brackets the ratio to the bare capture of the same run.\n");
     println!("| spool | threads | {} |", CASES.map(|case| case.name).join(" | "));
     println!("|---|---:|{}", "---:|".repeat(CASES.len()));
-    for way in ["drained", "ring", "file"] {
+    for way in ["drained", "ring", "stored"] {
         for threads in ["1", "2", "8"] {
             println!("{}", child(&["marks-child", way, threads])?);
         }
@@ -167,7 +167,8 @@ pub(crate) fn run_child(way: &str, threads: &str) -> Result<(), String> {
     let _ = std::fs::remove_file(&path);
     let all: Vec<f64> =
         (0..CASES.len()).map(|case| median(results.iter().map(|nanos| nanos[case]).collect())).collect();
-    let cell = |(case, nanos): (&RecorderCase, &f64)| format!("{nanos:.1} [{:.2}]", nanos / all[0] / case.captures);
+    let cell =
+        |(case, nanos): (&RecorderCase, &f64)| format!("{nanos:.1} [{:.2}]", nanos / all[0] / case.captures);
     let cells: Vec<String> = CASES.iter().zip(&all).map(cell).collect();
     println!("| {way} | {threads} | {} |", cells.join(" | "));
     Ok(())
@@ -207,11 +208,11 @@ pub(crate) fn run_loop(case: &str, rounds: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Ten million marks of many stacks, retained.
+/// Ten million marks of many stacks, stored in a file.
 pub(crate) fn run_long() -> Result<(), String> {
     const MARKS: usize = 10_000_000;
     let path = spool_path("long");
-    begin(&path, "file")?;
+    begin(&path, "stored")?;
     let start = cpu_nanos();
     for number in 0..MARKS / 4000 {
         below(10 + number as u32 % 30, || {

@@ -49,7 +49,7 @@ fn run_in(directory: &Path) -> Result<(), String> {
         modules::while_unloading(|| unsafe { libc::dlclose(handle) });
     };
     print("`dlopen` and `dlclose`, nobody follows", median(pair));
-    super::begin(&spool, "file")?;
+    super::begin(&spool, "stored")?;
     print("the same, `dlclose` wrapped, a recording under way", median(wrapped));
     print("`modules::scan` when nothing has changed", median(modules::scan));
     let (plain, audited) = starts(&audit)?;
@@ -82,14 +82,20 @@ fn iterate(callback: OnModule) {
     unsafe { libc::dl_iterate_phdr(Some(callback), std::ptr::null_mut()) };
 }
 
+/// # Safety
+///
+/// - `info` is valid during the call.
 unsafe extern "C" fn stop(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> i32 {
-    // SAFETY: valid during the call.
+    // SAFETY: the caller promises a valid `info`.
     black_box(unsafe { (*info).dlpi_adds + (*info).dlpi_subs });
     1
 }
 
+/// # Safety
+///
+/// - `info` is valid during the call.
 unsafe extern "C" fn go_on(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> i32 {
-    // SAFETY: as above.
+    // SAFETY: the caller promises a valid `info`.
     black_box(unsafe { (*info).dlpi_addr });
     0
 }

@@ -31,9 +31,13 @@ pub(crate) fn prepare() -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the ELF program headers that matter here.
+/// Adds a module to the unwinder, by its program headers.
+///
+/// # Safety
+///
+/// - `info` is valid during the call, and `argument` points to an unwinder to which no other reference exists.
 unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _size: usize, argument: *mut c_void) -> c_int {
-    // SAFETY: as passed by `prepare`, and by the loader.
+    // SAFETY: the caller promises a valid `info` and the only reference to an unwinder.
     let (unwinder, info) =
         unsafe { (&mut *argument.cast::<UnwinderX86_64<&'static [u8], Policy>>(), &*info) };
     // SAFETY: the loader's own table of this module.

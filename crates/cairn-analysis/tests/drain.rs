@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::names::Names;
 use cairn_analysis::player::{Event, Filter, Player as Replay, Tables, What};
-use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, CounterKind, control};
+use cairn_format::recording::{CounterKind, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, control};
 use cairn_recording::{
     Alloc, Drain, Events, Finding, Free, Mark, MarkValue, Recording, StackId, Wanted, mark_from_outside, pack,
 };
@@ -57,9 +57,9 @@ impl Player<'_> {
                 self.reused += 1;
                 return u32::from_le_bytes(bytes).into();
             }
-            if self.claimed < self.word(control::BACKED_BLOCKS) {
+            if self.claimed < self.word(control::BACKED_SEGMENTS) {
                 self.claimed += 1;
-                self.set(control::CLAIMED_BLOCKS as u64, self.claimed);
+                self.set(control::CLAIMED_SEGMENTS as u64, self.claimed);
                 return self.claimed - 1;
             }
             assert!(start.elapsed() < Duration::from_secs(20), "nobody gives storage");
@@ -70,22 +70,22 @@ impl Player<'_> {
     fn write(&mut self, block: usize, slots: usize) {
         let (head, content) = self.spool.block(block);
         if !self.places.contains_key(&block) {
-            let place = self.claim() * BLOCK_BYTES as u64;
+            let place = self.claim() * SEGMENT_BYTES as u64;
             self.claims += 1;
-            let head = BlockHeader { committed_bytes: 0, claim: self.claims, ..head };
+            let head = SegmentHeader { committed_bytes: 0, claim: self.claims, ..head };
             let mut bytes = head.to_bytes();
-            bytes[BlockHeader::COMMITTED_OFFSET..][..8].fill(0);
+            bytes[SegmentHeader::COMMITTED_OFFSET..][..8].fill(0);
             self.file.write_all_at(&bytes, place).unwrap();
-            self.set(place + BlockHeader::COMMITTED_OFFSET as u64, BLOCK_HEADER_BYTES as u64);
+            self.set(place + SegmentHeader::COMMITTED_OFFSET as u64, SEGMENT_HEADER_BYTES as u64);
             self.places.insert(block, (place, 0));
         }
         let (place, written) = self.places[&block];
         let bytes: Vec<u8> =
             content[written..written + slots].iter().flat_map(|slot| slot.to_le_bytes()).collect();
-        let at = place + (BLOCK_HEADER_BYTES + written * 8) as u64;
+        let at = place + (SEGMENT_HEADER_BYTES + written * 8) as u64;
         self.file.write_all_at(&bytes, at).unwrap();
-        let end = BLOCK_HEADER_BYTES + (written + slots) * 8;
-        self.set(place + BlockHeader::COMMITTED_OFFSET as u64, end as u64);
+        let end = SEGMENT_HEADER_BYTES + (written + slots) * 8;
+        self.set(place + SegmentHeader::COMMITTED_OFFSET as u64, end as u64);
         self.places.insert(block, (place, written + slots));
     }
 }
@@ -99,7 +99,7 @@ fn directory(name: &str) -> PathBuf {
 
 /// A program that fills so many blocks.
 fn busy_program(threads: u32, events: u32) -> Program {
-    program_with_blocks(threads, events, BLOCK_BYTES)
+    program_with_blocks(threads, events, SEGMENT_BYTES)
 }
 
 fn program_with_blocks(threads: u32, events: u32, block_bytes: usize) -> Program {
@@ -148,8 +148,8 @@ impl Events for Sums {
 
 fn begin(spool_path: &Path, spool: &Spool) -> File {
     let mut first = spool.to_bytes();
-    first.truncate(BLOCK_BYTES);
-    for (word, value) in [(control::CLAIMED_BLOCKS, 1_u64), (control::BACKED_BLOCKS, 1)] {
+    first.truncate(SEGMENT_BYTES);
+    for (word, value) in [(control::CLAIMED_SEGMENTS, 1_u64), (control::BACKED_SEGMENTS, 1)] {
         first[word..word + 8].copy_from_slice(&value.to_le_bytes());
     }
     fs::write(spool_path, first).unwrap();
@@ -168,8 +168,8 @@ fn blocks_are_taken_while_the_free_ring_is_full() {
     let file = begin(&spool_path, &program.spool);
     // Storage for all that is written before anybody drains.
     let backed = LAG as u64 + 10;
-    file.set_len(backed * BLOCK_BYTES as u64).unwrap();
-    file.write_all_at(&backed.to_le_bytes(), control::BACKED_BLOCKS as u64).unwrap();
+    file.set_len(backed * SEGMENT_BYTES as u64).unwrap();
+    file.write_all_at(&backed.to_le_bytes(), control::BACKED_SEGMENTS as u64).unwrap();
 
     let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
     let spool = &program.spool;
@@ -216,8 +216,8 @@ fn what_lies_behind_a_block_that_never_came_is_read_and_the_gap_is_told() {
     let blocks = journal.iter().map(|(block, _)| block + 1).max().unwrap();
     assert!(blocks > 40);
     let file = begin(&spool_path, &program.spool);
-    file.set_len((blocks as u64 + 10) * BLOCK_BYTES as u64).unwrap();
-    file.write_all_at(&(blocks as u64 + 10).to_le_bytes(), control::BACKED_BLOCKS as u64).unwrap();
+    file.set_len((blocks as u64 + 10) * SEGMENT_BYTES as u64).unwrap();
+    file.write_all_at(&(blocks as u64 + 10).to_le_bytes(), control::BACKED_SEGMENTS as u64).unwrap();
 
     let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
     let spool = &program.spool;
@@ -229,13 +229,13 @@ fn what_lies_behind_a_block_that_never_came_is_read_and_the_gap_is_told() {
             player.write(block, slots);
         } else if !player.places.contains_key(&block) {
             // Taken, and never begun.
-            let place = player.claim() * BLOCK_BYTES as u64;
+            let place = player.claim() * SEGMENT_BYTES as u64;
             player.places.insert(block, (place, 0));
         }
     }
     drain.step().unwrap();
     let (summary, findings) = drain.finish().unwrap();
-    assert_eq!(findings, [Finding::MissingBlocks { thread: 1, count: 1 }]);
+    assert_eq!(findings, [Finding::MissingSegments { thread: 1, count: 1 }]);
     let kept = summary.allocations as f64 / program.allocations as f64;
     let expected = 1.0 - 1.0 / blocks as f64;
     assert!(kept < 1.0 && kept > expected - 0.02, "{kept} of the allocations, {blocks} blocks");
@@ -249,14 +249,14 @@ fn drained_late(test: &str, counter: impl Fn(u64) -> u64) -> Vec<u64> {
     let mut program = busy_program(2, 800_000);
     program.spool.clock(program.counter);
     let mut bytes = program.spool.to_bytes();
-    let blocks = bytes.len() / BLOCK_BYTES;
+    let blocks = bytes.len() / SEGMENT_BYTES;
     for block in 1..blocks {
-        let head = block * BLOCK_BYTES;
-        let mut header = BlockHeader::read(&bytes[head..head + BLOCK_HEADER_BYTES]).unwrap();
+        let head = block * SEGMENT_BYTES;
+        let mut header = SegmentHeader::read(&bytes[head..head + SEGMENT_HEADER_BYTES]).unwrap();
         header.counter = counter(header.counter);
-        bytes[head..head + BLOCK_HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        bytes[head..head + SEGMENT_HEADER_BYTES].copy_from_slice(&header.to_bytes());
     }
-    for word in [control::CLAIMED_BLOCKS, control::BACKED_BLOCKS] {
+    for word in [control::CLAIMED_SEGMENTS, control::BACKED_SEGMENTS] {
         bytes[word..word + 8].copy_from_slice(&(blocks as u64).to_le_bytes());
     }
     fs::write(&spool_path, bytes).unwrap();
@@ -284,10 +284,10 @@ fn what_lies_behind_a_gap_is_read_in_parts() {
     let mut program = busy_program(1, 1_200_000);
     program.spool.clock(program.counter);
     let mut bytes = program.spool.to_bytes();
-    let blocks = bytes.len() / BLOCK_BYTES;
+    let blocks = bytes.len() / SEGMENT_BYTES;
     // Taken, and never begun.
-    bytes[3 * BLOCK_BYTES..4 * BLOCK_BYTES].fill(0);
-    for word in [control::CLAIMED_BLOCKS, control::BACKED_BLOCKS] {
+    bytes[3 * SEGMENT_BYTES..4 * SEGMENT_BYTES].fill(0);
+    for word in [control::CLAIMED_SEGMENTS, control::BACKED_SEGMENTS] {
         bytes[word..word + 8].copy_from_slice(&(blocks as u64).to_le_bytes());
     }
     fs::write(&spool_path, bytes).unwrap();
@@ -304,7 +304,7 @@ fn what_lies_behind_a_gap_is_read_in_parts() {
     let parts: Vec<u64> = seen.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(parts.len() >= 3 && parts.iter().all(|&part| part < 300_000), "{parts:?}");
     let (summary, findings) = drain.finish().unwrap();
-    assert_eq!(findings, [Finding::MissingBlocks { thread: 1, count: 1 }]);
+    assert_eq!(findings, [Finding::MissingSegments { thread: 1, count: 1 }]);
     assert_eq!(seen.last(), Some(&summary.allocations));
     let kept = summary.allocations as f64 / program.allocations as f64;
     assert!(kept < 1.0 && kept > 1.0 - 2.0 / blocks as f64, "{kept} of the allocations, {blocks} blocks");
@@ -379,7 +379,7 @@ fn a_running_program_is_drained_and_its_blocks_go_round() {
     assert!(packed.frames(StackId::from_number(3)).count() > 0);
     assert_eq!(packed.threads().len(), 3);
     // 400,000 events fill some 130 blocks; with flushes every half second the ring may stay unused on a fast machine.
-    let blocks = fs::metadata(&spool_path).unwrap().len() / BLOCK_BYTES as u64;
+    let blocks = fs::metadata(&spool_path).unwrap().len() / SEGMENT_BYTES as u64;
     assert!(blocks < 1500, "{blocks} blocks, {} reused", reused.load(Ordering::Relaxed));
     fs::remove_dir_all(directory).unwrap();
 }
@@ -435,7 +435,7 @@ fn a_packed_file_of_a_killed_drain_opens() {
     assert!(packed.summary().is_none() && packed.findings().contains(&Finding::NotClosed));
     // Both tell of the other one.
     let rest = Recording::open(&spool_path).unwrap();
-    assert!(rest.findings().iter().any(|finding| matches!(finding, Finding::Drained { blocks: 1.. })));
+    assert!(rest.findings().iter().any(|finding| matches!(finding, Finding::Drained { segments: 1.. })));
     fs::remove_dir_all(directory).unwrap();
 }
 
@@ -491,8 +491,8 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
         let mut program = busy_program(3, 40_000);
         let journal = program.spool.journal.take().unwrap();
         let file = begin(&spool_path, &program.spool);
-        file.set_len(ROOM_BLOCKS * BLOCK_BYTES as u64).unwrap();
-        file.write_all_at(&ROOM_BLOCKS.to_le_bytes(), control::BACKED_BLOCKS as u64).unwrap();
+        file.set_len(ROOM_BLOCKS * SEGMENT_BYTES as u64).unwrap();
+        file.write_all_at(&ROOM_BLOCKS.to_le_bytes(), control::BACKED_SEGMENTS as u64).unwrap();
         let mut drain = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "drains_until_it_is_killed"])
             .env(DRAINED, &spool_path)
@@ -612,9 +612,9 @@ fn a_spool_that_grows_is_followed_and_nothing_is_read_twice() {
     let path = directory.join("spool");
     let (program, journal) = ending_program();
     let file = begin(&path, &program.spool);
-    file.set_len(ROOM_BLOCKS * BLOCK_BYTES as u64).unwrap();
+    file.set_len(ROOM_BLOCKS * SEGMENT_BYTES as u64).unwrap();
     let recording = control::State::Recording.to_word();
-    for (word, value) in [(control::BACKED_BLOCKS, ROOM_BLOCKS), (control::STATE, recording)] {
+    for (word, value) in [(control::BACKED_SEGMENTS, ROOM_BLOCKS), (control::STATE, recording)] {
         file.write_all_at(&value.to_le_bytes(), word as u64).unwrap();
     }
     let places = HashMap::new();
@@ -626,7 +626,7 @@ fn a_spool_that_grows_is_followed_and_nothing_is_read_twice() {
         // What was there at the look before is not looked at again.
         for &(place, written) in player.places.values().filter(|_| looks > 0) {
             let zeros = vec![0xff; written * 8];
-            file.write_all_at(&zeros, place + BLOCK_HEADER_BYTES as u64).unwrap();
+            file.write_all_at(&zeros, place + SEGMENT_HEADER_BYTES as u64).unwrap();
         }
         looks += 1;
         let part = parts.next();
@@ -703,7 +703,7 @@ fn marks_from_outside_are_in_the_spool_and_in_what_is_drained_of_it() {
     mark_from_outside(&spool_path, b"before").unwrap();
     let claimed = u64::from_le_bytes({
         let mut bytes = [0; 8];
-        file.read_exact_at(&mut bytes, control::CLAIMED_BLOCKS as u64).unwrap();
+        file.read_exact_at(&mut bytes, control::CLAIMED_SEGMENTS as u64).unwrap();
         bytes
     });
     assert_eq!(claimed, 2, "the mark has a block of its own");

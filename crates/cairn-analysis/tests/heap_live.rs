@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::slices::SliceOptions;
 use cairn_analysis::heap::{HeapRead, HeapRecording, LiveHeap, Scope, Stacks, Sums};
-use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, control};
+use cairn_format::recording::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, control};
 use cairn_recording::{Drain, EndReason, Finding, Recording};
 use spool::{Program, Random, Spool};
 
@@ -34,15 +34,17 @@ impl<'a> Writer<'a> {
     fn new(path: &Path, spool: &'a Spool) -> Self {
         const ROOM_BLOCKS: u64 = 4096;
         let mut first = spool.to_bytes();
-        first.truncate(BLOCK_BYTES);
+        first.truncate(SEGMENT_BYTES);
         fs::write(path, first).unwrap();
         let file = File::options().read(true).write(true).open(path).unwrap();
-        file.set_len(ROOM_BLOCKS * BLOCK_BYTES as u64).unwrap();
+        file.set_len(ROOM_BLOCKS * SEGMENT_BYTES as u64).unwrap();
         let writer = Self { file, spool, places: HashMap::new(), claimed: 1, taken: 0 };
         let recording = control::State::Recording.to_word();
-        for (word, value) in
-            [(control::CLAIMED_BLOCKS, 1), (control::BACKED_BLOCKS, ROOM_BLOCKS), (control::STATE, recording)]
-        {
+        for (word, value) in [
+            (control::CLAIMED_SEGMENTS, 1),
+            (control::BACKED_SEGMENTS, ROOM_BLOCKS),
+            (control::STATE, recording),
+        ] {
             writer.set(word as u64, value);
         }
         writer
@@ -64,7 +66,7 @@ impl<'a> Writer<'a> {
             return u32::from_le_bytes(block).into();
         }
         self.claimed += 1;
-        self.set(control::CLAIMED_BLOCKS as u64, self.claimed);
+        self.set(control::CLAIMED_SEGMENTS as u64, self.claimed);
         self.claimed - 1
     }
 
@@ -85,20 +87,20 @@ impl<'a> Writer<'a> {
     fn write(&mut self, block: usize, slots: usize) {
         let (head, content) = self.spool.block(block);
         if !self.places.contains_key(&block) {
-            let place = self.claim() * BLOCK_BYTES as u64;
-            let head = BlockHeader { committed_bytes: 0, ..head };
+            let place = self.claim() * SEGMENT_BYTES as u64;
+            let head = SegmentHeader { committed_bytes: 0, ..head };
             let mut bytes = head.to_bytes();
-            bytes[BlockHeader::COMMITTED_OFFSET..][..8].fill(0);
+            bytes[SegmentHeader::COMMITTED_OFFSET..][..8].fill(0);
             self.file.write_all_at(&bytes, place).unwrap();
-            self.set(place + BlockHeader::COMMITTED_OFFSET as u64, BLOCK_HEADER_BYTES as u64);
+            self.set(place + SegmentHeader::COMMITTED_OFFSET as u64, SEGMENT_HEADER_BYTES as u64);
             self.places.insert(block, (place, 0));
         }
         let (place, written) = self.places[&block];
         let slots_to_write = &content[written..written + slots];
         let bytes: Vec<u8> = slots_to_write.iter().flat_map(|slot| slot.to_le_bytes()).collect();
-        self.file.write_all_at(&bytes, place + (BLOCK_HEADER_BYTES + written * 8) as u64).unwrap();
-        let end = BLOCK_HEADER_BYTES + (written + slots) * 8;
-        self.set(place + BlockHeader::COMMITTED_OFFSET as u64, end as u64);
+        self.file.write_all_at(&bytes, place + (SEGMENT_HEADER_BYTES + written * 8) as u64).unwrap();
+        let end = SEGMENT_HEADER_BYTES + (written + slots) * 8;
+        self.set(place + SegmentHeader::COMMITTED_OFFSET as u64, end as u64);
         self.places.insert(block, (place, written + slots));
     }
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use cairn_analysis::heap::{HeapRecording, LiveHeap, Scope};
-use cairn_format::recording::{BLOCK_BYTES, CounterKind, Lane, ThreadEvent, control};
+use cairn_format::recording::{CounterKind, Lane, SEGMENT_BYTES, ThreadEvent, control};
 use cairn_recording::{Alloc, Change, Events, Finding, Free, Mark, Recording, ThreadId, Wanted, pack};
 use spool::{Program, START};
 
@@ -129,7 +129,7 @@ fn directory(name: &str) -> PathBuf {
 }
 
 /// Blocks that hold several jobs, and blocks of which a job needs several.
-const SIZES: [usize; 2] = [BLOCK_BYTES, 512];
+const SIZES: [usize; 2] = [SEGMENT_BYTES, 512];
 
 // Failed before: one thread `job-7` with the events of all eight.
 #[test]
@@ -224,19 +224,19 @@ fn threads_in_turn_share_no_events_of_signal_handlers() {
 #[test]
 fn threads_of_a_ring_are_told_apart_without_their_start() {
     let mut program = jobs(512, |_, _| {});
-    program.spool.block_bytes = BLOCK_BYTES;
+    program.spool.block_bytes = SEGMENT_BYTES;
     let mut bytes = program.finish();
     // As if overwritten: the first half of the blocks, with half of the records that say that a
     // thread began.
-    let blocks = bytes.len() / BLOCK_BYTES;
+    let blocks = bytes.len() / SEGMENT_BYTES;
     let of_lane = |block: &[u8]| u32::from_le_bytes([block[4], block[5], block[6], block[7]]) == LANE;
     let jobs_blocks: Vec<usize> =
-        (1..blocks).filter(|block| of_lane(&bytes[block * BLOCK_BYTES..])).collect();
+        (1..blocks).filter(|block| of_lane(&bytes[block * SEGMENT_BYTES..])).collect();
     for block in &jobs_blocks[..jobs_blocks.len() / 2] {
-        bytes[block * BLOCK_BYTES..][..BLOCK_BYTES].fill(0);
+        bytes[block * SEGMENT_BYTES..][..SEGMENT_BYTES].fill(0);
     }
     let recording = Recording::from_bytes(bytes).unwrap();
-    let lost = |finding: &Finding| matches!(finding, Finding::MissingBlocks { thread: LANE, .. });
+    let lost = |finding: &Finding| matches!(finding, Finding::MissingSegments { thread: LANE, .. });
     assert!(recording.findings().iter().any(lost), "{:?}", recording.findings());
     let found = rows(&recording);
     let of = |number: u32| found.iter().find(|row| row.kernel_thread == job(number));
@@ -266,13 +266,13 @@ fn threads_in_turn_are_told_apart_in_a_window() {
 /// Makes a file what it is later: writes what is different.
 fn grow(file: &fs::File, before: &[u8], after: &[u8]) {
     use std::os::unix::fs::FileExt;
-    for (index, word) in after.chunks(8).enumerate().skip(BLOCK_BYTES / 8) {
+    for (index, word) in after.chunks(8).enumerate().skip(SEGMENT_BYTES / 8) {
         if before.get(index * 8..).is_none_or(|before| !before.starts_with(word)) {
             file.write_all_at(word, index as u64 * 8).unwrap();
         }
     }
-    let blocks = (after.len() / BLOCK_BYTES) as u64;
-    file.write_all_at(&blocks.to_le_bytes(), control::CLAIMED_BLOCKS as u64).unwrap();
+    let blocks = (after.len() / SEGMENT_BYTES) as u64;
+    file.write_all_at(&blocks.to_le_bytes(), control::CLAIMED_SEGMENTS as u64).unwrap();
 }
 
 /// The file of the jobs as it was before each of them, and at the end.

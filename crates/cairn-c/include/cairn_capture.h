@@ -3,7 +3,7 @@
  *
  *     cairn_stack_print(cairn_capture(), 2);
  *
- * docs/c-api.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-c instead.
+ * docs/book/reference/c-api.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-c instead.
  */
 #ifndef CAIRN_CAPTURE_H
 #define CAIRN_CAPTURE_H

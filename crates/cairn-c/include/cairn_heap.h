@@ -5,7 +5,7 @@
  *     cairn_annotated_configure(&options);
  *     void *block = cairn_annotated_malloc(100);
  *
- * docs/annotate.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-heap instead.
+ * docs/book/reference/annotate.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-heap instead.
  */
 #ifndef CAIRN_HEAP_H
 #define CAIRN_HEAP_H

@@ -108,26 +108,7 @@ fn start_error(error: StartError) -> c_int {
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark(text: *const c_char, skip: u32) {
-    #[cfg(target_arch = "x86_64")]
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "mov rdx, [rsp]",
-        "lea rcx, [rsp + 8]",
-        "mov r8, rbp",
-        "jmp {hook}",
-        ".cfi_endproc",
-        hook = sym mark_at,
-    );
-    #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "mov x2, x30",
-        "mov x3, sp",
-        "mov x4, x29",
-        "b {hook}",
-        ".cfi_endproc",
-        hook = sym mark_at,
-    );
+    cairn_recorder::jump_with_call_site!(2, mark_at)
 }
 
 /// As cairn_mark, with a number.
@@ -138,26 +119,7 @@ pub unsafe extern "C" fn cairn_mark(text: *const c_char, skip: u32) {
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark_value(text: *const c_char, skip: u32, value: f64) {
-    #[cfg(target_arch = "x86_64")]
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "mov rdx, [rsp]",
-        "lea rcx, [rsp + 8]",
-        "mov r8, rbp",
-        "jmp {hook}",
-        ".cfi_endproc",
-        hook = sym mark_value_at,
-    );
-    #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "mov x2, x30",
-        "mov x3, sp",
-        "mov x4, x29",
-        "b {hook}",
-        ".cfi_endproc",
-        hook = sym mark_value_at,
-    );
+    cairn_recorder::jump_with_call_site!(2, mark_value_at)
 }
 
 /// As cairn_mark, with a whole number.
@@ -168,26 +130,7 @@ pub unsafe extern "C" fn cairn_mark_value(text: *const c_char, skip: u32, value:
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark_integer(text: *const c_char, skip: u32, value: i64) {
-    #[cfg(target_arch = "x86_64")]
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "mov rcx, [rsp]",
-        "lea r8, [rsp + 8]",
-        "mov r9, rbp",
-        "jmp {hook}",
-        ".cfi_endproc",
-        hook = sym mark_integer_at,
-    );
-    #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "mov x3, x30",
-        "mov x4, sp",
-        "mov x5, x29",
-        "b {hook}",
-        ".cfi_endproc",
-        hook = sym mark_integer_at,
-    );
+    cairn_recorder::jump_with_call_site!(3, mark_integer_at)
 }
 
 /// Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds it. For crash handlers: what was
@@ -209,26 +152,7 @@ pub unsafe extern "C" fn cairn_mark_from_context(ucontext: *const c_void, text: 
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn cairn_heap_alloc(address: *const c_void, size: usize) {
-    #[cfg(target_arch = "x86_64")]
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "mov rdx, [rsp]",
-        "lea rcx, [rsp + 8]",
-        "mov r8, rbp",
-        "jmp {hook}",
-        ".cfi_endproc",
-        hook = sym heap_alloc_at,
-    );
-    #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "mov x2, x30",
-        "mov x3, sp",
-        "mov x4, x29",
-        "b {hook}",
-        ".cfi_endproc",
-        hook = sym heap_alloc_at,
-    );
+    cairn_recorder::jump_with_call_site!(2, heap_alloc_at)
 }
 
 /// Notes that such a block is about to be taken back. Call it before the block can be given out again.

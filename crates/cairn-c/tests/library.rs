@@ -128,10 +128,11 @@ fn the_header_stands_alone_in_c_and_in_cpp() {
 
 #[test]
 fn the_snippets_of_the_guide_compile_and_run() {
-    let guide: String = ["docs/c-api.md", "docs/annotate.md", "docs/book/backtrace9.md"]
-        .iter()
-        .map(|name| fs::read_to_string(workspace().join(name)).unwrap())
-        .collect();
+    let guide: String =
+        ["c-and-rust.md", "reference/c-api.md", "reference/annotate.md", "reference/backtrace9.md"]
+            .iter()
+            .map(|name| fs::read_to_string(workspace().join("docs/book").join(name)).unwrap())
+            .collect();
     let snippets: Vec<&str> =
         guide.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(snippets.len() >= 7, "the guide has {} programs", snippets.len());

@@ -1,25 +1,25 @@
-//! This thread by its frame pointers, with the controls of Darwin's `backtrace(9)`: another start, an offset, an
-//! interrupted context, a buffer to be continued, async frames.
+//! Walks this thread's stack by frame pointers, with the controls of Darwin's `backtrace(9)`:
+//! another start, an offset, an interrupted context, a full buffer to continue from, async frames.
 //!
-//! Nothing is remembered and no table is read. A walk is for programs that are built with frame pointers, and for what a
-//! [`capture`](crate::capture) does not show: the async frames of Swift, and where each address came from.
+//! A walk uses neither a cache nor a table. It is for programs that are compiled with frame
+//! pointers, and for results that [`capture`](crate::capture) does not have: the async frames of
+//! Swift, and the origin of each address.
 //!
-//! It may be called where a capture may. What a frame pointer leads to is read directly within the part of the stack that is
-//! known to be readable, and through the kernel elsewhere, so that garbage in it ends the walk and not the program.
+//! It may be called wherever a capture may. Frame records are read directly within the part of the
+//! stack that is known to be readable, and through the kernel elsewhere, so that an invalid frame
+//! pointer ends the walk instead of crashing the program.
 
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::xnu::{Interrupted, KernelWalk, Quirks, UserWalk, UserWalkInfo, Validity};
 
 use crate::CallSite;
-#[cfg(target_os = "linux")]
-use crate::arch::{address_mask, interrupted_call_site};
 use crate::call_site::call_site_here;
+#[cfg(target_os = "linux")]
+use crate::linux::{ThreadMemory, address_mask, interrupted_call_site};
 #[cfg(target_os = "macos")]
 use crate::macos::{ThreadMemory, address_mask, interrupted_call_site};
-#[cfg(target_os = "linux")]
-use crate::thread_memory::ThreadMemory;
 
-/// Where a walk of this thread starts and what it adds; `backtrace_control` of the manual page.
+/// Options of a walk by frame pointers; `backtrace_control` of the manual page.
 ///
 /// ```
 /// use cairn_capture::{FrameControl, walk_frames};
@@ -27,10 +27,10 @@ use crate::thread_memory::ThreadMemory;
 ///
 /// let mut addresses = [AbsoluteAddress::default(); 64];
 /// let info = walk_frames(&FrameControl::new(), &mut addresses);
-/// // The first is the place of this call. How far the walk gets depends on who has frame pointers.
+/// // The first address is that of this call. The walk ends at the first caller without a frame pointer.
 /// assert!(info.count >= 1);
 ///
-/// // What did not fit is had by another walk.
+/// // Another walk continues where the buffer was full.
 /// let mut first = [AbsoluteAddress::default(); 1];
 /// let mut control = FrameControl::new();
 /// control.start_frame = walk_frames(&control, &mut first).next_frame;
@@ -38,39 +38,42 @@ use crate::thread_memory::ThreadMemory;
 #[derive(Clone, Copy, Default, Debug)]
 #[non_exhaustive]
 pub struct FrameControl<'a> {
-    /// The first frame record, in place of the caller's; no pc is recorded then. To leave out frames, to go on where a buffer was
-    /// full ([`UserWalkInfo::next_frame`]), or to follow an async stack ([`AsyncStack::frame`](cairn_unwind::xnu::AsyncStack)).
+    /// The first frame record, in place of the caller's; no pc is recorded then. Use it to skip
+    /// frames, to continue where a buffer was full ([`UserWalkInfo::next_frame`]), or to follow an
+    /// async stack ([`AsyncStack::frame`](cairn_unwind::xnu::AsyncStack)).
     pub start_frame: Option<AbsoluteAddress>,
     /// Added to each address recorded.
     pub address_offset: i64,
     /// The context that a signal interrupted on this thread: the walk starts at its pc.
     pub interrupted: Option<&'a libc::ucontext_t>,
-    /// Whether the kernel's faults at the end of the buffer are repeated.
+    /// Selects whether the walk reproduces the kernel's errors at the end of the buffer.
     pub quirks: Quirks,
 }
 
 impl FrameControl<'_> {
-    /// From the caller, without an offset.
+    /// The default options: from the caller, without an offset.
     #[must_use]
     pub const fn new() -> Self {
         Self { start_frame: None, address_offset: 0, interrupted: None, quirks: Quirks::Corrected }
     }
 }
 
-/// Which frame pointers are followed on this processor.
+/// The frame pointers that are followed on this processor.
 const VALIDITY: Validity = if cfg!(target_arch = "aarch64") { Validity::Arm64 } else { Validity::X86_64 };
 
-/// Fills `addresses` with this thread's stack by frame pointers, innermost first: `backtrace_user` of the manual page, for the
-/// calling thread. The first address is that of this call, unless `control` says otherwise.
+/// Fills `addresses` with this thread's stack by frame pointers, innermost first.
 ///
-/// The caller has to be compiled with frame pointers (`-C force-frame-pointers`); otherwise the walk starts at the next frame
-/// outwards that has one, or nowhere.
+/// This is `backtrace_user` of the manual page, for the calling thread. The first address is that
+/// of this call, unless `control` has another start. The caller must be compiled with frame
+/// pointers (`-C force-frame-pointers`); otherwise the walk starts at the next frame outwards that
+/// has one, if any.
 #[inline(always)]
 pub fn walk_frames(control: &FrameControl<'_>, addresses: &mut [AbsoluteAddress]) -> UserWalkInfo {
     walk_frames_at(control, call_site_here(), addresses)
 }
 
-/// As [`walk_frames`], from registers that were noted before, such as a hook's caller's. Wrong ones give a wrong stack.
+/// Walks as [`walk_frames`] does, from given registers, such as those of a hook's caller. Wrong
+/// ones give a wrong stack.
 #[inline(never)]
 pub fn walk_frames_at(
     control: &FrameControl<'_>,
@@ -87,8 +90,10 @@ pub fn walk_frames_at(
     walk.run(&memory, addresses)
 }
 
-/// The walk that `backtrace` of the manual page makes, on this thread's stack: return addresses only, and none of the outermost
-/// frame. Run it with the memory that comes with it.
+/// Prepares the walk of the manual page's `backtrace` on this thread's stack; run it with the
+/// returned memory.
+///
+/// It records return addresses only, and none of the outermost frame.
 ///
 /// ```
 /// use cairn_capture::{CallSite, FrameControl, kernel_walk_at};
@@ -105,7 +110,7 @@ pub fn kernel_walk_at(control: &FrameControl<'_>, site: CallSite) -> (KernelWalk
     let interrupted = control.interrupted.map(interrupted_call_site);
     let memory = ThreadMemory::around(interrupted.unwrap_or(site).sp);
     let start = control.start_frame.map(AbsoluteAddress::value);
-    // Zero stands for the interrupted frame.
+    // Zero selects the interrupted frame.
     let default_start = if interrupted.is_some() { 0 } else { site.fp };
     let mut walk = KernelWalk::new(start.unwrap_or(default_start), memory.stack());
     walk.address_offset = control.address_offset;

@@ -1,4 +1,5 @@
-//! What only AArch64 has: return addresses in the link register of a leaf, and signed ones.
+//! Captures on AArch64: return addresses in the link register of a leaf function, and signed return
+//! addresses.
 
 #![cfg(target_arch = "aarch64")]
 
@@ -10,7 +11,7 @@ use cairn_capture::{Stack, StopReason, capture, capture_interrupted};
 use cairn_format::Frame;
 
 core::arch::global_asm!(
-    // A leaf that touches nothing but the address given to it. It has unwind tables, but no frame.
+    // A leaf function with unwind tables and no frame. It writes to its argument.
     ".globl cairn_test_leaf",
     ".type cairn_test_leaf, %function",
     "cairn_test_leaf:",
@@ -23,7 +24,8 @@ core::arch::global_asm!(
     "ret",
     ".cfi_endproc",
     ".size cairn_test_leaf, . - cairn_test_leaf",
-    // Signs its return address, calls x0 with the address of the signed word, and checks the signature.
+    // Signs its return address, calls x0 with the address of the signed word, and checks the
+    // signature.
     ".globl cairn_test_signed",
     ".type cairn_test_signed, %function",
     "cairn_test_signed:",
@@ -59,7 +61,7 @@ unsafe extern "C" {
 }
 
 extern "C" fn visit(context: *mut c_void, data: *mut c_void) -> c_int {
-    // SAFETY: libgcc hands back the pointer given to it, and a valid context.
+    // SAFETY: libgcc passes a valid context and `data`, the pointer to the caller's vector.
     unsafe { (*data.cast::<Vec<u64>>()).push(_Unwind_GetIP(context) as u64) };
     0
 }
@@ -68,7 +70,7 @@ extern "C" fn visit(context: *mut c_void, data: *mut c_void) -> c_int {
 #[inline(never)]
 fn by_libgcc() -> Vec<u64> {
     let mut addresses: Vec<u64> = Vec::new();
-    // SAFETY: `visit` gets the vector back.
+    // SAFETY: `visit` has the type that libgcc calls, and the vector outlives the call.
     unsafe { _Unwind_Backtrace(visit, (&raw mut addresses).cast()) };
     addresses.retain(|&address| address != 0);
     addresses
@@ -78,28 +80,31 @@ fn addresses(stack: Stack) -> Vec<u64> {
     stack.frames().filter_map(|frame| Some(frame.address()?.value())).collect()
 }
 
-/// What the handler saw: the interrupted stack, the stack of the handler itself, and libgcc's view of that.
+/// The captures in the handler: the interrupted stack, the handler's own stack, and libgcc's answer
+/// for the latter.
 static SEEN: Mutex<Option<(Stack, Stack, Vec<u64>)>> = Mutex::new(None);
 
 extern "C" fn on_fault(_signal: c_int, _information: *mut libc::siginfo_t, context: *mut c_void) {
     let context: *mut libc::ucontext_t = context.cast();
-    // SAFETY: the kernel's context of this thread.
+    // SAFETY: the kernel has passed this thread's context, which is not resumed before the handler
+    // returns.
     let interrupted = unsafe { capture_interrupted(context) };
     *SEEN.lock().unwrap() = Some((interrupted, capture(), by_libgcc()));
-    // SAFETY: as above; the interrupted instruction is four bytes long and is passed over.
+    // SAFETY: the context is valid until the handler returns. The new pc is the next instruction,
+    // four bytes further.
     unsafe { (*context).uc_mcontext.pc += 4 };
 }
 
 #[test]
-fn a_leafs_caller_is_in_the_link_register() {
-    // SAFETY: zeros are an action; the handler has the type that SA_SIGINFO asks for.
+fn leaf_caller_is_read_from_the_link_register() {
+    // SAFETY: zeros are an action, and the handler has the type that SA_SIGINFO requires.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_fault as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
         assert_eq!(libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()), 0);
     }
-    // SAFETY: the fault is passed over by the handler.
+    // SAFETY: the handler skips the write to the null pointer.
     assert_eq!(unsafe { cairn_test_leaf(ptr::null_mut()) }, 1);
     let (stack, in_handler, in_handler_truth) = SEEN.lock().unwrap().take().expect("the handler ran");
     let found = addresses(stack);
@@ -108,12 +113,13 @@ fn a_leafs_caller_is_in_the_link_register() {
         stack.frames().next(),
         Some(Frame::ProgramCounter(((&raw const cairn_test_leaf_faults_here) as u64).into()))
     );
-    // The leaf, then this function at two places, then the same callers.
+    // The leaf, then this function (with a different return address for each capture), then the
+    // same callers.
     assert_eq!(found[2..], truth[2..], "found {found:x?}, truth {truth:x?}");
     assert!(found[1].abs_diff(truth[1]) < 4096, "found {found:x?}, truth {truth:x?}");
     assert_eq!(stack.stop_reason(), StopReason::EndOfStack);
 
-    // From inside the handler: its own frame, the trampoline that it returns to, and the same stack.
+    // Inside the handler: its own frame, the trampoline that it returns to, and the same stack.
     let from_handler = addresses(in_handler);
     assert_eq!(from_handler[2..], found, "found {from_handler:x?}, interrupted {found:x?}");
     assert_eq!(from_handler[1..], in_handler_truth[2..], "libgcc sees {in_handler_truth:x?}");
@@ -123,21 +129,22 @@ fn a_leafs_caller_is_in_the_link_register() {
 extern "C" fn in_signed(signed_word: *const u64) -> usize {
     let found = addresses(capture());
     let truth = by_libgcc();
-    // This function is at two places; libgcc has itself below it.
+    // The innermost frame differs between the two calls; libgcc's list has one more below it.
     assert_eq!(found[1..], truth[2..], "found {found:x?}, truth {truth:x?}");
-    // SAFETY: the caller's saved return address.
+    // SAFETY: the assembly passes the address of its saved return address.
     let word = unsafe { *signed_word };
     assert!(found.contains(&(word & 0x7f_ffff_ffff)) || found.contains(&(word & 0xffff_ffff_ffff)));
-    // SAFETY: only asks.
+    // SAFETY: the call reads the auxiliary vector and has no other effect.
     let signs = unsafe { libc::getauxval(libc::AT_HWCAP) } & (1 << 30) != 0;
-    assert_eq!(found.contains(&word), !signs, "{word:x} is signed just when the processor can");
+    assert_eq!(found.contains(&word), !signs, "{word:x} must be signed if the processor can sign");
     usize::from(signs)
 }
 
 #[test]
 fn signed_return_addresses_are_stripped() {
-    // SAFETY: calls the function with what it takes.
+    // SAFETY: the assembly calls its argument as a function of this type.
     let signs = unsafe { cairn_test_signed(in_signed) };
-    // The emulator's usual processor signs; on real ones that cannot, the test still compares with libgcc.
+    // The emulator's default processor signs. On a processor that does not, the test still compares
+    // with libgcc.
     assert!(signs <= 1);
 }

@@ -1,4 +1,5 @@
-//! Stacks as deep as runaway recursion makes them, and threads by the thousand in little address space.
+//! Captures of stacks as deep as runaway recursion, and of a thousand threads in little address
+//! space.
 #![cfg(target_arch = "x86_64")]
 
 use std::hint::black_box;
@@ -7,7 +8,7 @@ use std::thread;
 
 use cairn_capture::{Stack, StopReason, capture, statistics};
 
-/// The statistics are those of the process.
+/// Held by each test, because the statistics count the captures of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[inline(never)]
@@ -21,7 +22,7 @@ fn on_a_large_stack<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static)
 }
 
 #[test]
-fn a_hundred_thousand_frames_are_whole_when_first_seen() {
+fn hundred_thousand_frames_are_complete_at_first_capture() {
     let _alone = ALONE.lock();
     on_a_large_stack(|| {
         let walks = statistics().whole_walks;
@@ -32,7 +33,7 @@ fn a_hundred_thousand_frames_are_whole_when_first_seen() {
             assert!((depth + 1..depth + 40).contains(&frames), "{frames} frames at {depth}");
         }
         assert_eq!(stacks[0], stacks[1]);
-        assert_eq!(statistics().whole_walks, walks, "the hot path did it");
+        assert_eq!(statistics().whole_walks, walks, "the hot path captured all");
     });
 }
 
@@ -46,7 +47,7 @@ fn below_a_large_array(depth: u32) -> Stack {
 }
 
 #[test]
-fn a_frame_of_megabytes_is_nothing_unusual() {
+fn frame_of_megabytes_takes_the_hot_path() {
     let _alone = ALONE.lock();
     on_a_large_stack(|| {
         let walks = statistics().whole_walks;
@@ -55,7 +56,7 @@ fn a_frame_of_megabytes_is_nothing_unusual() {
             assert_eq!(stack.stop_reason(), StopReason::EndOfStack);
             assert!(stack.frames().count() > depth as usize + 3);
         }
-        assert_eq!(statistics().whole_walks, walks, "the hot path did it");
+        assert_eq!(statistics().whole_walks, walks, "the hot path captured all");
     });
 }
 
@@ -69,7 +70,7 @@ fn raise_below(depth: u32) -> u32 {
     if depth > 0 {
         return black_box(raise_below(depth - 1)) + 1;
     }
-    // SAFETY: the handler captures, which a handler may.
+    // SAFETY: the handler only captures, which is safe in a handler.
     unsafe {
         libc::signal(libc::SIGUSR2, on_signal as extern "C" fn(i32) as libc::sighandler_t);
         libc::raise(libc::SIGUSR2);
@@ -78,7 +79,7 @@ fn raise_below(depth: u32) -> u32 {
 }
 
 #[test]
-fn a_whole_walk_of_many_frames_is_whole() {
+fn whole_walk_of_many_frames_is_complete() {
     let _alone = ALONE.lock();
     on_a_large_stack(|| raise_below(20_000));
 }
@@ -90,7 +91,7 @@ fn address_space() -> usize {
 }
 
 #[test]
-fn a_thousand_threads_take_little_address_space() {
+fn thousand_threads_take_little_address_space() {
     let _alone = ALONE.lock();
     const THREADS: usize = 1000;
     let barrier = std::sync::Barrier::new(THREADS + 1);
@@ -112,9 +113,10 @@ fn a_thousand_threads_take_little_address_space() {
             bytes
         })
     };
-    // The process's first capture reserves room for the stacks of all threads; it may be another test's, or come here.
+    // The first capture of the process maps memory for the stacks of all threads. It may be another
+    // test's.
     black_box(capture());
-    // The first round leaves the stacks and heaps of its threads to the second one.
+    // The second round reuses the stacks and heaps of the first round's threads.
     taken(false);
     let (without, with) = (taken(false), taken(true));
     let each = with.saturating_sub(without) / THREADS;
@@ -122,6 +124,6 @@ fn a_thousand_threads_take_little_address_space() {
     let again = taken(true);
     assert!(
         again < with + (THREADS / 4 * each).max(1 << 20),
-        "the threads that ended leave their memory to others"
+        "new threads must reuse the memory of ended ones"
     );
 }

@@ -1,4 +1,4 @@
-//! A capture is the stack that libgcc finds, at the same call, whatever was captured before.
+//! Compares captures with libgcc's stacks at the same call, after various earlier captures.
 
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
@@ -13,22 +13,24 @@ unsafe extern "C" {
 }
 
 extern "C" fn visit(context: *mut c_void, data: *mut c_void) -> c_int {
-    // SAFETY: libgcc hands back the pointer given to it, and a valid context.
+    // SAFETY: libgcc passes a valid context and `data`, the pointer to the caller's vector.
     unsafe { (*data.cast::<Vec<u64>>()).push(_Unwind_GetIP(context) as u64) };
     0
 }
 
-/// The truth: return addresses by libgcc, innermost first, ending before the null that follows the outermost frame.
+/// The return addresses that libgcc finds, innermost first, without the null behind the outermost
+/// frame.
 #[inline(never)]
 fn by_libgcc() -> Vec<u64> {
     let mut addresses: Vec<u64> = Vec::with_capacity(256);
-    // SAFETY: `visit` gets the vector back.
+    // SAFETY: `visit` has the type that libgcc calls, and the vector outlives the call.
     unsafe { _Unwind_Backtrace(visit, (&raw mut addresses).cast()) };
     addresses.retain(|&address| address != 0);
     addresses
 }
 
-/// Both at one place; the frames of this function and below differ, those of its callers must not.
+/// Compares both at one place. The frames of this function and below differ, those of its callers
+/// must be equal.
 #[inline(never)]
 fn check() -> usize {
     let found: Vec<u64> = capture()
@@ -39,12 +41,12 @@ fn check() -> usize {
         })
         .collect();
     let truth = by_libgcc();
-    // Below the callers: by_libgcc and check there, check here.
+    // Inside of the callers libgcc finds by_libgcc and check, and the capture finds check.
     assert_eq!(found[1..], truth[2..], "found {found:x?}, truth {truth:x?}");
     found.len()
 }
 
-/// Calls itself by different ways and with different frame sizes, as the bits of `path` say.
+/// Recurses in different ways and with different frame sizes, selected by the bits of `path`.
 #[inline(never)]
 fn descend(path: u64, depth: u32) -> usize {
     if depth == 0 {
@@ -72,29 +74,30 @@ fn with_closure(call: &dyn Fn() -> usize) -> usize {
 }
 
 #[test]
-fn random_call_trees() {
+fn captures_of_random_call_trees_equal_libgcc() {
     let mut random = 0x1234_5678_9abc_def0_u64;
-    // Elsewhere every capture is a whole walk, and an emulator runs it.
+    // On other processors every capture is a whole walk, and tests run in an emulator.
     let rounds = if cfg!(target_arch = "x86_64") { 20_000_u32 } else { 500 };
     for round in 0..rounds {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        // Often only the innermost calls change, as in a real program.
+        // In most rounds only the innermost calls change, as in real programs.
         let path = if round % 3 == 0 { random } else { random << 40 | 0x5a_1234_5678 };
         descend(path, (random >> 60) as u32 + 12);
     }
 }
 
 #[inline(never)]
-fn place() -> cairn_capture::StackId {
+fn capture_here() -> cairn_capture::StackId {
     black_box(capture().id())
 }
 
 #[test]
-fn deep_stacks() {
+fn captures_of_deep_stacks_equal_libgcc() {
     for depth in [100, 120, 121, 125, 128, 130, 250, 257, 400, 1000, 3000] {
-        // Each twice and from both sides, so that records and shadows are used and not only made.
+        // Each path repeatedly and in turn, so that records and shadows are used after they are
+        // made.
         for path in [0, 1, 0, 1, 0x5a5a, 0x5a5a] {
             descend(path, depth);
         }
@@ -105,10 +108,10 @@ fn deep_stacks() {
 }
 
 #[test]
-fn the_same_place_has_the_same_number_and_another_place_another() {
+fn equal_stacks_have_equal_ids_and_others_differ() {
     let mut ids = Vec::new();
     for _ in 0..black_box(10) {
-        ids.push(place());
+        ids.push(capture_here());
     }
     let other = capture().id();
     assert!(ids.windows(2).all(|pair| pair[0] == pair[1]));
@@ -116,7 +119,7 @@ fn the_same_place_has_the_same_number_and_another_place_another() {
 }
 
 #[test]
-fn threads_come_and_go() {
+fn captures_in_short_lived_threads_equal_libgcc() {
     for _ in 0..200 {
         std::thread::spawn(|| {
             check();

@@ -1,4 +1,5 @@
-//! The table of stacks is given back, and stacks are right afterwards. Alone in its process: no other thread may capture meanwhile.
+//! Unmaps the table of stacks; later captures are right. The only test of its process, because no
+//! other thread may capture meanwhile.
 
 #![cfg(target_os = "linux")]
 
@@ -20,23 +21,23 @@ fn descend(path: u32, depth: u32) -> Stack {
     black_box(stack)
 }
 
-/// Those of `descend`: the others are the caller's.
+/// The frames of `descend`, without the caller's.
 fn frames(path: u32) -> Vec<Frame> {
     black_box(descend(path, 9)).frames().take(10).collect()
 }
 
 fn own_bytes() -> usize {
     let mut sum = 0;
-    assert!(own_memory(|_, bytes| sum += bytes), "more pieces than can be remembered");
+    assert!(own_memory(|_, bytes| sum += bytes), "the list of mappings is incomplete");
     sum
 }
 
-/// Failed with: 4 mappings more for each visit, until the list of pieces was full.
+/// Failed with: 4 mappings more for each visit, until the list of mappings was full.
 #[test]
-fn stacks_are_right_after_the_table_was_forgotten() {
+fn stacks_are_right_after_forget_stacks() {
     const PATHS: u32 = 3_u32.pow(9);
     const VISITS: u32 = 600;
-    // A thread that captures before and after, and waits meanwhile.
+    // This thread captures before and after each call, and waits during it.
     let (begin, end) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
     let other = std::thread::spawn({
         let (begin, end) = (Arc::clone(&begin), Arc::clone(&end));

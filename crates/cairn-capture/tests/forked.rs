@@ -1,4 +1,5 @@
-//! Captures in a forked child: its only thread has the number of a main thread, and the stack of the thread that forked.
+//! Captures in a forked child. Its only thread has the number of a main thread, and the stack of
+//! the thread that forked.
 #![cfg(target_arch = "x86_64")]
 
 use std::hint::black_box;
@@ -7,10 +8,11 @@ use std::thread;
 
 use cairn_capture::{StopReason, after_fork_in_child, capture, statistics, while_unloading};
 
-/// An unload makes whole walks of the captures of all threads, so one test waits for the other.
+/// Held by each test, because an unload turns the captures of all threads into whole walks.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Captures until the stack is known; 0 if the hot path did it all and came to the end.
+/// Captures repeatedly; returns 0 if the hot path captured all stacks completely, otherwise a bit
+/// for each error.
 #[inline(never)]
 fn failure() -> i32 {
     let (mut wrong, walks) = (0, statistics().whole_walks);
@@ -29,32 +31,32 @@ fn failure_in_child() -> i32 {
 
 #[inline(never)]
 fn failure_in_child_after(prepare: impl Fn()) -> i32 {
-    // SAFETY: the child only captures, which is as safe as in a signal handler, and ends.
+    // SAFETY: the child only captures, which is as safe as in a signal handler, and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         prepare();
         let failure = failure();
-        // SAFETY: ends the child at once.
+        // SAFETY: the call does not return and runs no handlers.
         unsafe { libc::_exit(failure) };
     }
     let mut status = 0;
-    // SAFETY: waits for our own child.
+    // SAFETY: `status` is a valid place for the answer.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status), "status {status:#x}");
     libc::WEXITSTATUS(status)
 }
 
 #[test]
-fn a_child_of_a_thread_captures_on_the_hot_path() {
+fn child_of_a_thread_captures_on_the_hot_path() {
     let _alone = ALONE.lock();
     let before = thread::spawn(failure_in_child).join().unwrap();
-    assert_eq!(before, 0, "the first capture of all was the child's");
+    assert_eq!(before, 0, "the first capture of the thread was the child's");
     let after = thread::spawn(|| (failure(), failure_in_child())).join().unwrap();
     assert_eq!(after, (0, 0), "the thread had captured before");
 }
 
 #[test]
-fn an_unload_that_the_fork_cut_off_is_over_in_the_child() {
+fn unload_interrupted_by_fork_ends_in_the_child() {
     let _alone = ALONE.lock();
     let (entered, is_entered) = mpsc::channel();
     let (end, wait) = mpsc::channel::<()>();
@@ -65,8 +67,12 @@ fn an_unload_that_the_fork_cut_off_is_over_in_the_child() {
         });
     });
     is_entered.recv().unwrap();
-    assert_eq!(thread::spawn(failure_in_child).join().unwrap(), 4, "else this test tests nothing");
-    // SAFETY: the child has one thread.
+    assert_eq!(
+        thread::spawn(failure_in_child).join().unwrap(),
+        4,
+        "without the call, the unload continues in the child"
+    );
+    // SAFETY: the child has one thread, and its memory is its own.
     let take_over = || unsafe { after_fork_in_child() };
     assert_eq!(thread::spawn(move || failure_in_child_after(take_over)).join().unwrap(), 0);
     drop(end);

@@ -1,5 +1,5 @@
-//! Walks of this thread by frame pointers, over frames that are written in assembly: whether Rust's own code has frame pointers is the
-//! compiler's choice.
+//! Walks this thread's stack by frame pointers, over frames written in assembly, because the
+//! compiler decides whether Rust code has frame pointers.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -7,7 +7,7 @@ use cairn_capture::{CallSite, FrameControl, StopReason, kernel_walk_at, walk_fra
 use cairn_format::AbsoluteAddress;
 use std::cell::RefCell;
 
-/// Calls `f` from a frame with a frame pointer, which it gets as its argument.
+/// Calls `f` from a frame with a frame pointer, and passes that pointer.
 #[unsafe(naked)]
 extern "C" fn framed(f: extern "C" fn(u64)) {
     core::arch::naked_asm!(
@@ -26,7 +26,8 @@ extern "C" fn framed(f: extern "C" fn(u64)) {
     )
 }
 
-/// The same with the frame of an async function of Swift: bit 60 is set, and the context lies below.
+/// Calls `f` like `framed`, from the frame of an async function of Swift: bit 60 is set, and the
+/// context lies below.
 #[unsafe(naked)]
 extern "C" fn framed_async(f: extern "C" fn(u64), context: *const Context) {
     core::arch::naked_asm!(
@@ -79,10 +80,10 @@ extern "C" fn look(fp: u64) {
     control.start_frame = Some(AbsoluteAddress::new(fp));
     let info = walk_frames(&control, &mut all);
     assert!(info.count >= 1 && info.is_64_bit && info.async_stack.is_none());
-    // The caller of the frame that it started at.
+    // The first address is in the caller of the first frame.
     assert!(!is_in(framed as *const (), all[0].value()));
 
-    // One at a time.
+    // One address in each walk.
     let mut first = [NOWHERE; 1];
     let one = walk_frames(&control, &mut first);
     assert_eq!((one.count, first[0]), (1, all[0]));
@@ -93,7 +94,7 @@ extern "C" fn look(fp: u64) {
         assert!(rest.count == 0 || first[0] == all[1]);
     }
 
-    // From registers that were noted; the pc comes first and takes part in the offset.
+    // From given registers; the pc comes first, and the offset applies to it.
     control = FrameControl::new();
     control.address_offset = -1;
     let site = CallSite { pc: 0x5000, sp: fp - 64, fp };
@@ -108,7 +109,7 @@ extern "C" fn look(fp: u64) {
 
 // Failed with: no such functions.
 #[test]
-fn frames_are_walked_from_where_the_controls_say() {
+fn walk_frames_starts_where_the_controls_say() {
     framed(twice);
     std::thread::spawn(|| framed(twice)).join().unwrap();
     assert_eq!(FOUND.with_borrow(Vec::len), 1);
@@ -129,7 +130,7 @@ extern "C" fn look_from_async(fp: u64) {
 }
 
 #[test]
-fn an_async_stack_of_swift_is_found_and_followed() {
+fn walk_frames_finds_and_follows_swift_async_stack() {
     let contexts =
         [0x1000, 0x2000, 0x3000].map(|resume| Box::new(Context { parent: std::ptr::null(), resume }));
     let [mut first, mut second, third] = contexts;
@@ -140,7 +141,7 @@ fn an_async_stack_of_swift_is_found_and_followed() {
 }
 
 #[test]
-fn wild_frames_end_a_walk() {
+fn invalid_start_frames_end_a_walk() {
     let mut addresses = [NOWHERE; 8];
     for frame in [8, 0x1000, 0xdead_beef_0000, 0x7fff_ffff_eff8, u64::MAX - 7] {
         let mut control = FrameControl::new();

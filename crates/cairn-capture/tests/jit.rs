@@ -1,4 +1,5 @@
-//! Stacks with code that no table covers, as JIT compilers write it: the hot path ends them as the whole walk does.
+//! Captures stacks with code that no table covers, as JIT compilers emit it: the hot path ends them
+//! as the whole walk does.
 #![cfg(target_arch = "x86_64")]
 
 mod support;
@@ -12,7 +13,7 @@ use std::thread;
 use cairn_capture::{Stack, StopReason, capture, statistics, while_unloading};
 use support::{Stub, WITH_FRAME_POINTER, compile};
 
-/// Calls rdi with what rsi says in rbp, without a frame pointer of its own.
+/// Calls rdi with the value of rsi in rbp, without a frame pointer of its own.
 const WITHOUT_FRAME_POINTER: &[u8] = &[
     0x55, // push rbp
     0x48, 0x89, 0xf5, // mov rbp, rsi
@@ -21,7 +22,7 @@ const WITHOUT_FRAME_POINTER: &[u8] = &[
     0xc3, // ret
 ];
 
-/// Calls rdi from a frame with a frame pointer, inside of one whose own caller is this code too.
+/// Calls rdi from two nested frames with frame pointers, both of this code.
 const TWO_FRAMES: &[u8] = &[
     0x55, // push rbp
     0x48, 0x89, 0xe5, // mov rbp, rsp
@@ -39,7 +40,8 @@ std::thread_local! {
     static TAKEN: std::cell::RefCell<Vec<Stack>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// A few calls inside of the stub, so that it does not only stand innermost.
+/// Captures a few calls inside of the stub, so that the stub is not always near the innermost
+/// frame.
 #[inline(never)]
 fn take(depth: u32) {
     if depth == 0 {
@@ -59,10 +61,19 @@ extern "C" fn take_far_inside() {
     take(20);
 }
 
-/// Captures in the stub, again and again from one place, while the frame record in question holds one return address
-/// after the other. In between by whole walks, which is how a capture is done while another thread unloads.
+/// Captures in the stub repeatedly from one place, while the frame record contains one return
+/// address after the other.
+///
+/// Some of the captures are whole walks, because another thread unloads a module meanwhile. All
+/// others must equal these.
 #[inline(never)]
-fn check(name: &str, stub: Stub, calls: extern "C" fn(), frame_pointer: u64, record: &Record) -> StopReason {
+fn check(
+    name: &str,
+    stub: Stub,
+    calls: extern "C" fn(),
+    frame_pointer: u64,
+    record: &FakeRecord,
+) -> StopReason {
     const BEFORE: usize = 12;
     const WHOLE: usize = 6;
     const ALL: usize = 60;
@@ -91,7 +102,8 @@ fn check(name: &str, stub: Stub, calls: extern "C" fn(), frame_pointer: u64, rec
             let [first, second, ..] = &record.words;
             second.store(record.return_addresses[round / 2 % record.return_addresses.len()], Relaxed);
             first.store(0, Relaxed);
-            // SAFETY: the stub calls the function, and returns.
+            // SAFETY: the stub keeps the calling convention, and the function that it calls does
+            // not unwind.
             unsafe { stub(calls, frame_pointer) };
         }
         assert_eq!(statistics().whole_walks, walks, "{name}");
@@ -109,16 +121,16 @@ fn check(name: &str, stub: Stub, calls: extern "C" fn(), frame_pointer: u64, rec
     taken[BEFORE].stop_reason()
 }
 
-/// What looks like a frame record on the stack, above all frames that look at it.
-struct Record {
+/// A fake frame record on the stack, above all frames that may use it.
+struct FakeRecord {
     words: [AtomicU64; 2],
-    /// What it holds in turn, two captures each.
+    /// The return addresses that it contains in turn, for two captures each.
     return_addresses: Vec<u64>,
 }
 
-impl Record {
+impl FakeRecord {
     fn of(return_addresses: &[u64]) -> Self {
-        // The rounds before and the rounds of whole walks are whole turns.
+        // The rounds before the unload and during it are multiples of this count.
         assert!([1, 3].contains(&return_addresses.len()));
         Self { words: [AtomicU64::new(0), AtomicU64::new(0)], return_addresses: return_addresses.to_vec() }
     }
@@ -138,15 +150,15 @@ fn on_a_stack_of_this_depth(depth: u32, run: &dyn Fn()) {
     black_box(depth);
 }
 
-/// One test: other captures in this process would be counted too.
+/// The only test here, because the statistics count all captures of the process.
 #[test]
-fn the_hot_path_ends_where_the_whole_walk_ends() {
+fn hot_path_ends_where_the_whole_walk_ends() {
     let without = compile(WITHOUT_FRAME_POINTER);
     let with = compile(WITH_FRAME_POINTER);
     let two = compile(TWO_FRAMES);
     let code = take_nearby as *const () as u64 + 1;
-    let null = Record::of(&[0]);
-    let records = [Record::of(&[8]), Record::of(&[code]), Record::of(&[0, 8, code])];
+    let null = FakeRecord::of(&[0]);
+    let records = [FakeRecord::of(&[8]), FakeRecord::of(&[code]), FakeRecord::of(&[0, 8, code])];
     let pointers = [
         ("zero", 0),
         ("wild and low", 0x1234_5678),

@@ -1,4 +1,5 @@
-//! Stacks that are not the thread's own: a coroutine's is found without a whole walk, a handler's leads to what it interrupted.
+//! Captures stacks that are not the thread's own: a coroutine's, without a whole walk, and a signal
+//! handler's, with the interrupted code.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -15,7 +16,7 @@ use support::{Stub, WITH_FRAME_POINTER, compile};
 
 const ROUNDS: u64 = 1000;
 
-/// The statistics are those of the process.
+/// Held by each test, because the statistics count the captures of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 thread_local! {
@@ -36,22 +37,25 @@ fn recurse(depth: u32) -> u32 {
 extern "C" fn coroutine() {
     for _ in 0..ROUNDS {
         recurse(20);
-        // SAFETY: both contexts outlive the coroutine.
+        // SAFETY: both contexts outlive the coroutine, and `CALLER` was saved by the switch to
+        // here.
         unsafe { libc::swapcontext(CALLEE.get(), CALLER.get()) };
     }
 }
 
 #[test]
-fn a_coroutine_is_stepped_through() {
+fn coroutine_is_captured_by_the_hot_path() {
     const STACK_BYTES: usize = 1 << 18;
     let _alone = ALONE.lock();
     let mut stack = vec![0_u8; STACK_BYTES];
-    // SAFETY: zeros are contexts, of which nothing is used before it is made.
+    // SAFETY: zeros are a value of contexts; getcontext and swapcontext fill both before they are
+    // used.
     let mut contexts: [libc::ucontext_t; 2] = unsafe { std::mem::zeroed() };
     let [caller, callee] = &mut contexts;
     CALLER.set(caller);
     CALLEE.set(callee);
-    // SAFETY: the stack and both contexts outlive the coroutine, which is left for good at its last switch.
+    // SAFETY: the stack and both contexts outlive the coroutine, which never runs after its last
+    // switch.
     unsafe {
         assert_eq!(libc::getcontext(callee), 0);
         callee.uc_stack.ss_sp = stack.as_mut_ptr().cast();
@@ -62,10 +66,11 @@ fn a_coroutine_is_stepped_through() {
     let mut first = None;
     let before = statistics().whole_walks;
     for _ in 0..ROUNDS {
-        // SAFETY: as above.
+        // SAFETY: both contexts outlive the coroutine, and `callee` was made or saved before.
         assert_eq!(unsafe { libc::swapcontext(CALLER.get(), CALLEE.get()) }, 0);
         let seen = SEEN.take().expect("a stack");
-        // Twenty-one of the recursion, the coroutine, and where the C library begins it: nothing of who made it.
+        // Twenty-one frames of the recursion, the coroutine, and the C library's start of it; none
+        // of the code that created it.
         assert_eq!(seen.frames().count(), 23);
         assert!(matches!(seen.stop_reason(), StopReason::NoUnwindInfo { .. }));
         assert_eq!(first.get_or_insert(seen).id(), seen.id());
@@ -78,23 +83,24 @@ extern "C" fn handle(_: i32) {
 }
 
 extern "C" fn interrupted() {
-    // SAFETY: a signal that has a handler.
+    // SAFETY: the signal has a handler, which is safe at this place.
     unsafe { libc::raise(libc::SIGUSR1) };
 }
 
 #[inline(never)]
 fn outside(stub: Stub) {
-    // SAFETY: the stub calls the function, and returns.
+    // SAFETY: the stub keeps the calling convention, and the function that it calls does not
+    // unwind.
     unsafe { stub(interrupted, 0) };
     black_box(stub);
 }
 
 #[test]
-fn a_handler_with_its_own_stack_sees_beyond_code_without_tables() {
+fn handler_on_its_own_stack_captures_past_jit_code() {
     const STACK_BYTES: usize = 1 << 16;
     let _alone = ALONE.lock();
     let mut stack = vec![0_u8; STACK_BYTES];
-    // SAFETY: the stack stays until it is given up below, and the handler takes one argument.
+    // SAFETY: the stack is disabled below before it is freed, and the handler takes one argument.
     unsafe {
         let mut alternate =
             libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };

@@ -1,4 +1,4 @@
-//! The stack table as rows: whoever reads it beside threads that capture gets every stack, parents first.
+//! Reads the stack table as rows while other threads capture: every stack appears, parents first.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -30,7 +30,7 @@ fn frames_by_rows(rows: &HashMap<StackId, StackRow>, mut id: StackId) -> Vec<Fra
 }
 
 #[test]
-fn rows_read_while_threads_capture_make_up_every_stack() {
+fn rows_read_during_captures_contain_every_stack() {
     const PATHS: u32 = 3_u32.pow(6);
     let is_done = AtomicBool::new(false);
     let (rows, ids) = std::thread::scope(|scope| {

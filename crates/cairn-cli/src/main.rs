@@ -5,55 +5,57 @@
 mod commands;
 mod new_file;
 mod output;
+mod standard_input;
 
 use std::process::ExitCode;
 
 use clap::{ColorChoice, Parser};
 
-/// Where a program's memory goes, and what its call stacks mean.
+/// Heap profiler and call-stack toolkit for native programs.
 ///
-/// cairn records native programs without recompiling them, and reads what programs and devices leave behind about their
-/// call stacks, on any machine and at any later time.
+/// cairn records where a program's memory goes without recompiling it, and reads call stacks from recordings, core files
+/// and logs, on any machine and at any later time.
 #[derive(Parser)]
-#[command(name = "cairn", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "cairn", version, after_help = after_help(), max_term_width = 100)]
 struct Cairn {
     #[command(subcommand)]
     command: commands::Command,
 
-    /// When to colour the output; NO_COLOR and CLICOLOR_FORCE are honoured
+    /// Colour the output; `auto` obeys the terminal, NO_COLOR and CLICOLOR_FORCE
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 900)]
     color: ColorChoice,
 
-    /// Let compressed input (cores, profiles, debug information) unpack to this much, as 4GiB; what
-    /// is usual for its size when it is not given
+    /// Unpack compressed input (cores, profiles, debug information) to at most this size, as 4GiB
+    /// [default: a multiple of its packed size]
     #[arg(long, global = true, value_name = "SIZE", value_parser = commands::parse_size, display_order = 901)]
     max_unpacked: Option<u64>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn heap ./program arguments          record where a program's memory goes, and say it in short
-  cairn top 4711                          who holds the memory of process 4711 now
-  cairn report program.4711.cairn         the whole answer
+  cairn heap ./program arguments          record where a program's memory goes; print a summary
+  cairn top 4711                          show the functions that hold the memory of process 4711
+  cairn report program.4711.cairn         print the full report
   cairn flame -o mem.svg program.4711.cairn
-  cairn diff before.cairn after.cairn     what grew
-  cairn view program.4711.cairn           all of it in a browser, also while the program runs
-  cairn play app.cairn                    a recording, event by event
-  cairn snapshot 4711                     the stacks of a running process
-  cairn core core.4711                    who allocated the blocks of a program that crashed
-  cairn symbolize -e app 0x1234           the function, file and line of an address
-  cairn decode --totals -e app.elf < log  who holds how much memory, from a device's log
+  cairn diff before.cairn after.cairn     show what grew
+  cairn view program.4711.cairn           explore a recording in a browser, also while it grows
+  cairn play app.cairn                    print a recording, event by event
+  cairn snapshot 4711                     print the stacks of a running process
+  cairn core core.4711                    find out who allocated the blocks in a core file
+  cairn symbolize -e app 0x1234           print the function, file and line of an address
+  cairn decode --totals -e app.elf < log  sum up the allocations in a device's log";
 
-Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense;
-3 some of it is missing: the input ends too early, or names are not known; the rest was shown.";
+fn after_help() -> String {
+    format!("{EXAMPLES}\n\n{}", output::EXIT_CODES)
+}
 
 #[cfg(target_os = "linux")]
 #[global_allocator]
 static ALLOCATOR: cairn_run::Outliving = cairn_run::Outliving;
 
-/// Says why the arguments are not understood. They may hold names of files from strangers, which a
-/// terminal must not have as they are, and the complaint mixes them with colours: so the same is
-/// complained of again, about arguments without such characters.
+/// Reports invalid arguments and exits. They may contain names that must not reach a terminal
+/// unescaped, and clap's message mixes them with colours: so the arguments are escaped and parsed
+/// again, and that error is printed.
 fn refuse(error: clap::Error) -> ! {
     let given = commands::symbolize::by_name(std::env::args_os());
     let printable: Vec<_> = given.iter().map(|argument| output::printable_argument(argument)).collect();
@@ -82,7 +84,7 @@ fn main() -> ExitCode {
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&error);
-            ExitCode::from(1)
+            output::outcome_of_error(&error).into()
         }
     }
 }

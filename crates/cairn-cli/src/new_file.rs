@@ -1,7 +1,7 @@
-//! Where commands write what was asked for: files that appear whole or not at all, devices, standard output.
+//! Output of commands: files that appear whole or not at all, devices, and standard output.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_exchange::Compression;
@@ -11,7 +11,10 @@ use crate::output::{self, Guarded};
 
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// What a command writes to.
+/// Where every command that reads or writes files takes standard input or output.
+pub(crate) const DASH: &str = "-";
+
+/// The output of a command.
 pub(crate) struct Output {
     path: PathBuf,
     sink: Sink,
@@ -27,26 +30,39 @@ enum Sink {
 }
 
 impl Output {
-    /// Begins it; `-` is standard output. A regular file that is there is an error unless it may be replaced, and `input`, which is read from,
-    /// always is. Devices and FIFOs are written into.
+    /// Opens the output; `-` is standard output, and devices and FIFOs are written into. An existing
+    /// regular file is an error unless it may be replaced; the file `input`, which is read, always is.
     pub(crate) fn create(path: &Path, replace: bool, input: &Path) -> io::Result<Self> {
         let is_regular = |path: &Path| fs::metadata(path).is_ok_and(|facts| facts.is_file());
         let same = is_regular(path)
             && fs::canonicalize(path)
                 .is_ok_and(|path| fs::canonicalize(input).is_ok_and(|input| input == path));
-        if same && path != Path::new("-") {
+        if same && path != Path::new(DASH) {
             let text = format!("{}: this is the file that is read; write to another one", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         Self::begin(path, replace)
     }
 
-    /// As [`create`](Self::create), of a command that reads no file.
+    /// As [`create`](Self::create), for a command that reads no file.
     pub(crate) fn begin(path: &Path, replace: bool) -> io::Result<Self> {
+        Self::begin_on(path, replace, output::stdout)
+    }
+
+    /// As [`begin`](Self::begin), for text with the colours of a [`Palette`](output::Palette), which
+    /// files get without them.
+    pub(crate) fn begin_text(path: &Path, replace: bool) -> io::Result<Self> {
+        let output = Self::begin_on(path, replace, output::colored_stdout)?;
+        if !matches!(output.sink, Sink::Stdout(_)) {
+            output::use_no_palette();
+        }
+        Ok(output)
+    }
+
+    fn begin_on(path: &Path, replace: bool, open: fn() -> Guarded<io::Stdout>) -> io::Result<Self> {
         let existing = if replace { Existing::Replace } else { Existing::Refuse };
-        let stdout =
-            || -> Sink { Sink::Stdout(Box::new(BufWriter::with_capacity(BUFFER_BYTES, output::stdout()))) };
-        let sink = if path == Path::new("-") {
+        let stdout = || Sink::Stdout(Box::new(BufWriter::with_capacity(BUFFER_BYTES, open())));
+        let sink = if path == Path::new(DASH) {
             stdout()
         } else {
             match cairn_files::open_output(path, replace).map_err(|error| named(path, error))? {
@@ -63,20 +79,42 @@ impl Output {
         Ok(Self { path: path.to_owned(), sink, existing })
     }
 
-    /// The file that it will be, when that is a new one; what was written is in it.
+    /// True when the output is shown on a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        match &self.sink {
+            Sink::New(..) => false,
+            Sink::Stream(writer) => writer.get_ref().is_terminal(),
+            Sink::Stdout(_) => io::stdout().is_terminal(),
+        }
+    }
+
+    /// Refuses to write `what`, a picture or a binary format, to a terminal.
+    ///
+    /// # Errors
+    ///
+    /// When the output is a terminal; the text says how to get a file.
+    pub(crate) fn refuse_terminal(&self, what: &str) -> io::Result<()> {
+        if !self.is_terminal() {
+            return Ok(());
+        }
+        let how = "write to a file with -o FILE, or to a pipe";
+        Err(output::refusal(format!("{what} is not printed on a terminal; {how}")))
+    }
+
+    /// Returns the new file with all that was written, if the output is a new file.
     pub(crate) fn new_file(&mut self) -> io::Result<Option<&File>> {
         let Sink::New(file, writer) = &mut self.sink else { return Ok(None) };
         writer.flush()?;
         Ok(Some(file.file()))
     }
 
-    /// How the file is packed by its name; `None` for standard output, devices and FIFOs, whose
-    /// names say nothing.
+    /// Returns the compression that the file's name asks for; `None` for standard output, devices and
+    /// FIFOs, whose names say nothing.
     pub(crate) fn named_compression(&self) -> Option<Compression> {
         matches!(self.sink, Sink::New(..)).then(|| Compression::of_name(&self.path))
     }
 
-    /// Gives a file its name, and returns that; nothing for standard output.
+    /// Gives a file its name and returns that; returns nothing for standard output.
     pub(crate) fn finish(self) -> io::Result<Option<PathBuf>> {
         let Self { path, sink, existing } = self;
         let finished = match sink {
@@ -108,7 +146,7 @@ impl Write for Output {
 }
 
 fn named(path: &Path, error: io::Error) -> io::Error {
-    // The reader of a FIFO went away: that is no failure, and known by its kind alone.
+    // The reader of a FIFO went away, which is no failure. Callers know it by its kind.
     if error.kind() == io::ErrorKind::BrokenPipe {
         return error;
     }
@@ -127,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_appears_whole_and_replaces_nothing_unasked() {
+    fn file_appears_whole_and_replaces_nothing_unasked() {
         let directory = std::env::temp_dir().join(format!("cairn-new-file-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join("out");

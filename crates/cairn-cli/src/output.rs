@@ -1,4 +1,4 @@
-//! What the command shows: colours, complaints on standard error, and how a closed pipe ends.
+//! Standard output and standard error: colours, messages, exit codes, and closed pipes.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
@@ -13,8 +14,8 @@ use cairn_format::changes_its_surroundings;
 use clap::ColorChoice;
 use indicatif::ProgressBar;
 
-/// The colours on standard output: none when it is no terminal or nobody wants them. What is passed through unchanged
-/// may hold escape sequences of its own, so nothing is stripped afterwards.
+/// The colours on standard output: none when it is no terminal, or when they are turned off. Input that is passed
+/// through may contain escape sequences of its own, so nothing is stripped afterwards.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Palette {
     /// Function names.
@@ -29,7 +30,11 @@ impl Palette {
         if self.function == Style::new() { Style::new() } else { Style::new().bold() }
     }
 
+    /// Returns the colours of text that is printed; none when the text goes to a file.
     pub(crate) fn of_stdout() -> Self {
+        if NO_PALETTE.load(Ordering::Relaxed) {
+            return Self::default();
+        }
         match anstream::AutoStream::choice(&io::stdout()) {
             anstream::ColorChoice::Never => Self::default(),
             _ => Self { function: AnsiColor::Green.on_default(), dim: Style::new().dimmed() },
@@ -37,7 +42,14 @@ impl Palette {
     }
 }
 
-/// What is being done, on a terminal alone; gone when it ends.
+static NO_PALETTE: AtomicBool = AtomicBool::new(false);
+
+/// Turns the palette off, for text that goes to a file.
+pub(crate) fn use_no_palette() {
+    NO_PALETTE.store(true, Ordering::Relaxed);
+}
+
+/// A line on a terminal that says what is being done; removed when it is dropped.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
@@ -61,34 +73,92 @@ impl Drop for Progress {
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// How a subcommand ended when nothing stopped it.
+/// How a command ended: the exit codes, which mean the same in every command.
+///
+/// [`EXIT_CODES`] says the same to users. Invalid arguments end the command before it runs, by clap,
+/// with the code of [`Outcome::Refused`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// All went well.
+    /// Everything was done.
     Done,
-    /// Something could not be read and was reported; the rest was done.
+    /// A file or process is missing, or cannot be read or written; the rest was done. Also the code
+    /// of a command that ends with an error.
     Partly,
-    /// The input ends too early, or some of what was asked for is not known; what there is was shown.
+    /// The command does not do what the arguments ask for, and nothing was changed: they contradict
+    /// each other, or the program or process cannot be recorded.
+    Refused,
+    /// The answer is incomplete: input ends early or is damaged, or names are unknown.
     Incomplete,
-    /// All went well, and a limit that was given is exceeded.
+    /// Everything was done, and a limit that was given is exceeded.
     Exceeded,
-    /// It ended for a reason that has a status of its own.
+    /// The program of `cairn heap` is there and cannot be run, with the code that shells use.
+    CannotRun,
+    /// There is no program of the name that `cairn heap` was given, with the code that shells use.
+    NoProgram,
+    /// A code of a caller's own.
     Status(u8),
 }
 
-impl From<Outcome> for ExitCode {
-    fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Done => Self::SUCCESS,
-            Outcome::Partly => Self::from(1),
-            Outcome::Incomplete => Self::from(3),
-            Outcome::Exceeded => Self::from(4),
-            Outcome::Status(status) => Self::from(status),
+impl Outcome {
+    /// Returns the exit code.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Partly => 1,
+            Self::Refused => 2,
+            Self::Incomplete => 3,
+            Self::Exceeded => 4,
+            Self::CannotRun => 126,
+            Self::NoProgram => 127,
+            Self::Status(status) => status,
         }
     }
 }
 
-/// Applies `--color` to both streams; `auto` looks at the terminal and the environment.
+/// An error that ends the command with [`Outcome::Refused`].
+#[derive(Debug)]
+struct Refusal(String);
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Returns an error for arguments that the command refuses.
+pub(crate) fn refusal(message: impl Into<String>) -> io::Error {
+    io::Error::other(Refusal(message.into()))
+}
+
+/// Returns how a command ends with this error.
+pub(crate) fn outcome_of_error(error: &io::Error) -> Outcome {
+    match error.get_ref() {
+        Some(inner) if inner.is::<Refusal>() => Outcome::Refused,
+        _ => Outcome::Partly,
+    }
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        Self::from(outcome.code())
+    }
+}
+
+/// The exit codes of all commands, for `cairn --help` and the manual page.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes, the same in every command:
+  0    everything was done
+  1    a file or process is missing, or cannot be read or written; the rest was done
+  2    the arguments are invalid, or the program or process cannot be recorded; nothing was done
+  3    the answer is incomplete: input ends early or is damaged, or names are unknown
+  4    the cost grew by more than `cairn diff --fail-above` allows
+  126  `cairn heap`: the program cannot be run
+  127  `cairn heap`: there is no such program
+Otherwise `cairn heap PROGRAM` ends as the program ends.";
+
+/// Applies `--color` to both streams; `auto` depends on the terminal and the environment.
 pub(crate) fn choose_color(choice: ColorChoice) {
     match choice {
         ColorChoice::Auto => anstream::ColorChoice::Auto,
@@ -107,24 +177,23 @@ pub(crate) fn choose_max_unpacked(bytes: Option<u64>) {
     }
 }
 
-/// What compressed input may unpack to, where the user says it.
+/// Returns the value of `--max-unpacked`.
 pub(crate) fn max_unpacked_bytes() -> Option<u64> {
     MAX_UNPACKED_BYTES.get().copied()
 }
 
-/// True when the reader of our output went away, as `head` does: that is success.
+/// True when the reader of the output went away, as `head` does, which is success.
 pub(crate) fn is_broken_pipe(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 
-/// Prints `cairn: message` on standard error. When even that fails there is nobody to tell.
+/// Prints `cairn: message` on standard error. A failure to print has nowhere to be reported.
 pub(crate) fn complain(message: &impl std::fmt::Display) {
     let text = message.to_string();
     let _ = writeln!(anstream::stderr(), "{ERROR}cairn:{ERROR:#} {}", printable(&text));
 }
 
-/// Text from strangers with its control and direction characters escaped, so that it cannot drive a
-/// terminal.
+/// Escapes the control and direction characters of untrusted text, so that it cannot drive a terminal.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(changes_its_surroundings) {
         return text.into();
@@ -140,7 +209,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     escaped.into()
 }
 
-/// The same for the arguments of a command line, of which a complaint may show any.
+/// Escapes an argument of the command line like [`printable`]: a message may quote any of them.
 pub(crate) fn printable_argument(argument: &OsStr) -> OsString {
     match argument.to_str() {
         Some(text) => printable(text).into_owned().into(),
@@ -148,43 +217,43 @@ pub(crate) fn printable_argument(argument: &OsStr) -> OsString {
     }
 }
 
-/// Standard output, for what has no colours of its own.
+/// Returns standard output, for text without colours.
 pub(crate) fn stdout() -> Guarded<io::Stdout> {
     Guarded::new(io::stdout(), io::stdout().is_terminal(), Colors::None)
 }
 
-/// Standard output, for what is coloured by a [`Palette`]. Text from strangers goes through
+/// Returns standard output, for text that is coloured by a [`Palette`]. Untrusted text goes through
 /// [`printable`] before.
 pub(crate) fn colored_stdout() -> Guarded<io::Stdout> {
     Guarded::new(io::stdout(), io::stdout().is_terminal(), Colors::Palette)
 }
 
-/// Standard error, as [`stdout`].
+/// Returns standard error, as [`stdout`].
 pub(crate) fn stderr() -> Guarded<io::Stderr> {
     Guarded::new(io::stderr(), io::stderr().is_terminal(), Colors::None)
 }
 
-/// A device that the user has named for output, as [`stdout`]: it may be a terminal, too.
+/// Returns a device that the user has named for output, as [`stdout`]: it may be a terminal.
 pub(crate) fn device(file: File) -> Guarded<File> {
     let is_terminal = file.is_terminal();
     Guarded::new(file, is_terminal, Colors::None)
 }
 
-/// Whether colours pass.
+/// The escape sequences that pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Colors {
     None,
     Palette,
 }
 
-/// A writer in front of a terminal, which gets no control or direction character but newlines,
-/// tabs, and the colours of a [`Palette`]: what would be one is escaped. In front of anything else,
-/// all bytes pass as they are, because the reader there may be a program that knows the format.
+/// Guards a terminal: escapes control and direction characters other than newlines, tabs, and the
+/// colours of a [`Palette`]. Passes all bytes unchanged to anything else, where a program may read
+/// them that knows the format.
 pub(crate) struct Guarded<W: Write> {
     inner: W,
     is_terminal: bool,
     colors: Colors,
-    /// The beginning of a character or of a colour whose end is not there yet.
+    /// The beginning of a character or of a colour whose end was not written yet.
     held: Vec<u8>,
     escaped: Vec<u8>,
 }
@@ -194,7 +263,7 @@ impl<W: Write> Guarded<W> {
         Self { inner, is_terminal, colors, held: Vec::new(), escaped: Vec::new() }
     }
 
-    /// True in front of a terminal.
+    /// True if the inner writer is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.is_terminal
     }
@@ -233,16 +302,16 @@ impl<W: Write> Drop for Guarded<W> {
     }
 }
 
-/// Any bytes as a terminal may have them, for those that pass a [`Palette`]'s colours otherwise.
+/// Escapes a line for a terminal, colours included.
 pub(crate) fn escaped_line(line: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(line.len());
-    // A carriage return in front of the newline that follows is part of it.
+    // A carriage return at the end belongs to the newline that follows.
     escape(line.strip_suffix(b"\r").unwrap_or(line), Colors::None, true, &mut escaped);
     escaped
 }
 
-/// Appends `bytes` with the characters escaped that a terminal shall not have. How many of them
-/// were used: what may be continued is not, unless it is the end.
+/// Appends `bytes` with unsafe characters escaped. Returns the number of bytes used; an incomplete
+/// character at the end is left for the next call, unless this is the end.
 fn escape(bytes: &[u8], colors: Colors, is_end: bool, escaped: &mut Vec<u8>) -> usize {
     let mut rest = bytes;
     while let Some(&first) = rest.first() {
@@ -288,7 +357,7 @@ enum Character {
     Invalid,
 }
 
-/// The first character of some bytes, of which there is one at least.
+/// Decodes the first character of bytes that are not empty.
 fn character(bytes: &[u8]) -> Character {
     let start = bytes.get(..4).unwrap_or(bytes);
     let (valid, error) = match std::str::from_utf8(start) {
@@ -311,8 +380,8 @@ enum Color {
     None,
 }
 
-/// One of the sequences that a [`Palette`]'s styles are made of: `ESC [`, one number, `m`. Others
-/// move the cursor, hide text, or ask the terminal for an answer.
+/// Recognises a sequence that a [`Palette`] writes: `ESC [`, one number, `m`. Other sequences move
+/// the cursor, hide text, or make the terminal answer.
 fn color(bytes: &[u8]) -> Color {
     let Some(number) = bytes.strip_prefix(b"\x1b[") else {
         return if bytes == b"\x1b" { Color::Cut } else { Color::None };

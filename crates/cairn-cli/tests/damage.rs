@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use cairn_format::recording::{
-    BLOCK_BYTES, CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, control,
+    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, SEGMENT_BYTES, control,
 };
 use serde_json::Value;
 use support::{cairn, compile, recording, run, scratch};
@@ -50,16 +50,16 @@ fn cut(bytes: &mut Vec<u8>) {
 /// The second block of a lane of a spool, not the last one.
 fn zero_block(bytes: &mut [u8]) {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    let blocks = bytes.len() / BLOCK_BYTES;
-    let lane = |block: usize| (word(block * BLOCK_BYTES + 4), word(block * BLOCK_BYTES + 8));
-    let sequence = |block: usize| word(block * BLOCK_BYTES + 12);
+    let blocks = bytes.len() / SEGMENT_BYTES;
+    let lane = |block: usize| (word(block * SEGMENT_BYTES + 4), word(block * SEGMENT_BYTES + 8));
+    let sequence = |block: usize| word(block * SEGMENT_BYTES + 12);
     let is_inner = |&block: &usize| {
-        word(block * BLOCK_BYTES) != 0
+        word(block * SEGMENT_BYTES) != 0
             && sequence(block) == 1
             && (1..blocks).any(|other| lane(other) == lane(block) && sequence(other) == 2)
     };
     let block = (1..blocks).find(is_inner).expect("a lane of three blocks");
-    bytes[block * BLOCK_BYTES..][..BLOCK_BYTES].fill(0);
+    bytes[block * SEGMENT_BYTES..][..SEGMENT_BYTES].fill(0);
 }
 
 /// What a file is like, and what the commands that read events, and those that read marks alone,
@@ -127,7 +127,7 @@ fn files(test: &str) -> Files {
     run(command.args(["3", "6000"]));
     let claimed = {
         let bytes = fs::read(&spool).unwrap();
-        u64::from_le_bytes(bytes[control::CLAIMED_BLOCKS..][..8].try_into().unwrap())
+        u64::from_le_bytes(bytes[control::CLAIMED_SEGMENTS..][..8].try_into().unwrap())
     };
     assert!(claimed > 4, "{claimed} blocks");
     Files { packed: fs::read(path).unwrap(), spool: fs::read(spool).unwrap(), directory }

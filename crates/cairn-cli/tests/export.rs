@@ -199,7 +199,7 @@ fn files_are_packed_as_their_names_say() {
     assert!(stdout.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]));
 }
 
-// The report's page, its tooltip and docs/report.md describe heaptrack's count. This is that
+// The report's page, its tooltip and docs/book/reference/report.md describe heaptrack's count. This is that
 // description, tried on heaptrack_print itself.
 #[test]
 fn heaptrack_counts_temporaries_as_the_report_says() {

@@ -28,11 +28,11 @@ use cairn_analysis::names;
 use cairn_format::recording::{MAGIC, PcKind};
 use cairn_symbols::SourceFrame;
 
-use crate::changes::{Added, Changes, Moved};
 use crate::error::ExchangeError;
+use crate::formats::{firefox, heaptrack, pprof, tracker};
 use crate::inflate::{Limits, Unpacked};
-use crate::profile::{Line, Profile};
-use crate::{firefox, heaptrack, pprof, tracker};
+use crate::model::changes::{Added, Changes, Moved};
+use crate::model::profile::{Line, Profile};
 
 /// A kind of file that is known here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

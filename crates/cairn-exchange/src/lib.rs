@@ -23,25 +23,14 @@
 
 #![forbid(unsafe_code)]
 
-mod changes;
-mod dhat;
+mod dispatch;
 mod error;
-mod events;
-mod firefox;
-mod folded;
-mod heapprofile;
-mod heaptrack;
+mod formats;
 pub mod import;
 mod inflate;
-pub mod marks;
-mod otlp;
-mod pprof;
-pub mod profile;
-mod speedscope;
-mod table;
-pub mod target;
-mod tracker;
+mod model;
 
+pub use dispatch::target::{self, Compression, Subject, Target, Written, write};
 pub use error::ExchangeError;
-pub use profile::{Column, Profile, Unit};
-pub use target::{Compression, Subject, Target, Written, write};
+pub use model::marks;
+pub use model::profile::{self, Column, Profile, Unit};

@@ -2,11 +2,11 @@
 //! `cairn` keeps of it.
 //!
 //! A recording has one of two shapes with one header in front, specified byte by byte in
-//! `docs/format.md`:
+//! `docs/book/reference/format.md`:
 //!
 //! - a **spool** is written by the program itself into a shared file mapping: [`FileHeader`] and
 //!   [control words](control), then *segments* of 64 KiB, each written by one thread
-//!   ([`BlockHeader`]) and holds [`Record`]s of 8-byte slots;
+//!   ([`SegmentHeader`]) and holds [`Record`]s of 8-byte slots;
 //! - a **packed** recording is what `cairn` makes of a spool: *chunks* of compressed columns
 //!   ([`ChunkHeader`]).
 //!
@@ -34,7 +34,7 @@
 //! Reading the processor's clock costs as much as a whole capture on some machines, so most events
 //! carry none. Exact in spite of that:
 //!
-//! - events of one thread: they follow one another in its blocks;
+//! - events of one thread: they follow one another in its segments;
 //! - **which allocation a free belongs to**, in any number of threads. A process keeps [`EPOCHS`]
 //!   counters, one for each hash of an address ([`epoch_of`]). An allocation notes the counter's
 //!   value *after* the real call (`epoch`). A free is *local*, and needs no more, when this thread
@@ -49,12 +49,11 @@
 //!   own in front, but for a free that needed no look at the counters because one thread alone had
 //!   recorded.
 
-mod block;
 pub mod control;
 mod header;
 mod record;
+mod segment;
 
-pub use block::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockError, BlockHeader, Lane};
 pub use header::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, CounterKind, FILE_HEADER_BYTES, FileHeader, HeaderError,
     MAGIC, MAX_CHUNK_BYTES, MAX_CHUNK_RATIO, MAX_STREAM_RATIO, STREAM_WINDOW_BITS, Shape, TRAILER_BYTES,
@@ -65,6 +64,7 @@ pub use record::{
     MAX_MARK_TEXT_BYTES, MAX_TREE_WORDS, MappingKind, MarkValue, PcKind, Placed, Record, RecordSink, Records,
     STAMP_SHIFT, Sample, SinkTooSmall, ThreadEvent, WordIter,
 };
+pub use segment::{Lane, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentError, SegmentHeader};
 
 /// How many counters order the frees that are not local; a power of two.
 pub const EPOCHS: usize = 256;

@@ -2,9 +2,10 @@
 //! fail otherwise.
 
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockError, BlockHeader, ChunkHeader, ChunkKind, Clock, CounterKind,
-    EPOCHS, EndReason, FileHeader, HeaderError, Lane, LoadedModule, LossKind, MappingKind, MarkValue, PcKind,
-    Record, RecordSink, Records, Sample, Shape, SinkTooSmall, ThreadEvent, WordIter, epoch_of,
+    ChunkHeader, ChunkKind, Clock, CounterKind, EPOCHS, EndReason, FileHeader, HeaderError, Lane,
+    LoadedModule, LossKind, MappingKind, MarkValue, PcKind, Record, RecordSink, Records, SEGMENT_BYTES,
+    SEGMENT_HEADER_BYTES, Sample, SegmentError, SegmentHeader, Shape, SinkTooSmall, ThreadEvent, WordIter,
+    epoch_of,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -117,11 +118,11 @@ fn record_round_trips_every_kind() {
     let mut sink = RecordSink::new(&mut slots);
     let mut offsets = Vec::new();
     for record in samples() {
-        offsets.push(BLOCK_HEADER_BYTES + sink.written().len() * 8);
+        offsets.push(SEGMENT_HEADER_BYTES + sink.written().len() * 8);
         write(&mut sink, &record).unwrap();
     }
     let bytes = bytes_of(sink.written());
-    let read: Vec<_> = Records::new(&bytes, BLOCK_HEADER_BYTES).map(Result::unwrap).collect();
+    let read: Vec<_> = Records::new(&bytes, SEGMENT_HEADER_BYTES).map(Result::unwrap).collect();
     assert_eq!(read.iter().map(|placed| placed.record).collect::<Vec<_>>(), samples());
     assert_eq!(read.iter().map(|placed| placed.offset).collect::<Vec<_>>(), offsets);
 }
@@ -224,34 +225,34 @@ fn header_round_trips_and_detects_damage() {
 
 #[test]
 fn segment_header_check_excludes_changing_fields() {
-    let header = BlockHeader {
+    let header = SegmentHeader {
         has_no_tables: true,
         thread: 3,
         lane: Lane::Nested,
         sequence: 9,
-        committed_bytes: BLOCK_HEADER_BYTES as u64,
+        committed_bytes: SEGMENT_HEADER_BYTES as u64,
         counter: 77,
         kernel_thread: 1234,
         claim: 5,
     };
     let bytes = header.to_bytes();
-    assert_eq!(BlockHeader::read(&bytes), Ok(header));
+    assert_eq!(SegmentHeader::read(&bytes), Ok(header));
     let mut grown = bytes;
-    grown[BlockHeader::COMMITTED_OFFSET..][..8].copy_from_slice(&(BLOCK_BYTES as u64).to_le_bytes());
-    assert_eq!(BlockHeader::read(&grown).map(|header| header.committed_bytes), Ok(BLOCK_BYTES as u64));
+    grown[SegmentHeader::COMMITTED_OFFSET..][..8].copy_from_slice(&(SEGMENT_BYTES as u64).to_le_bytes());
+    assert_eq!(SegmentHeader::read(&grown).map(|header| header.committed_bytes), Ok(SEGMENT_BYTES as u64));
     // A process that dies while it writes a header leaves a block in which nothing is committed.
-    grown[BlockHeader::COMMITTED_OFFSET..][..8].fill(0);
-    assert_eq!(BlockHeader::read(&grown), Err(BlockError::Unused));
-    for impossible in [1_u64, 63, 65, BLOCK_BYTES as u64 + 8, u64::MAX] {
-        grown[BlockHeader::COMMITTED_OFFSET..][..8].copy_from_slice(&impossible.to_le_bytes());
-        assert_eq!(BlockHeader::read(&grown), Err(BlockError::Committed { found: impossible }));
+    grown[SegmentHeader::COMMITTED_OFFSET..][..8].fill(0);
+    assert_eq!(SegmentHeader::read(&grown), Err(SegmentError::Unused));
+    for impossible in [1_u64, 63, 65, SEGMENT_BYTES as u64 + 8, u64::MAX] {
+        grown[SegmentHeader::COMMITTED_OFFSET..][..8].copy_from_slice(&impossible.to_le_bytes());
+        assert_eq!(SegmentHeader::read(&grown), Err(SegmentError::Committed { found: impossible }));
     }
     for byte in (0..16).chain(24..40) {
         let mut damaged = bytes;
         damaged[byte] ^= 4;
-        assert_eq!(BlockHeader::read(&damaged), Err(BlockError::Damaged), "byte {byte}");
+        assert_eq!(SegmentHeader::read(&damaged), Err(SegmentError::Damaged), "byte {byte}");
     }
-    assert_eq!(BlockHeader::read(&[0; BLOCK_BYTES]), Err(BlockError::Unused));
+    assert_eq!(SegmentHeader::read(&[0; SEGMENT_BYTES]), Err(SegmentError::Unused));
 }
 
 #[test]
@@ -271,7 +272,7 @@ proptest! {
         }
         let bytes = bytes_of(&slots);
         prop_assert!(Records::new(&bytes, 0).count() <= slots.len() + 1);
-        let _ = (FileHeader::read(&bytes), BlockHeader::read(&bytes), ChunkHeader::read(&bytes));
+        let _ = (FileHeader::read(&bytes), SegmentHeader::read(&bytes), ChunkHeader::read(&bytes));
     }
 }
 

@@ -1,5 +1,5 @@
 //! The layout of libwebsockets, as raw functions: for an allocator of one's own, instrumented line by line as libwebsockets'
-//! document tells it. `docs/annotate.md` in the repository maps its names to these.
+//! document tells it. `docs/book/reference/annotate.md` in the repository maps its names to these.
 //!
 //! ```
 //! use core::ptr;

@@ -147,7 +147,11 @@ pub struct ConvertOptions<'a> {
 ///
 /// [`ConvertError`] when the target cannot hold the record at all. [`Converted::losses`] lists the content
 /// that it cannot hold.
-pub fn convert(record: &Record, format: Format, options: &ConvertOptions<'_>) -> Result<Converted, ConvertError> {
+pub fn convert(
+    record: &Record,
+    format: Format,
+    options: &ConvertOptions<'_>,
+) -> Result<Converted, ConvertError> {
     let mut losses = Vec::new();
     let bytes = match (format, record) {
         (Format::Cif, Record::Images(map)) => image_map(map)?,
@@ -236,11 +240,16 @@ pub fn base64_text(bytes: &[u8]) -> String {
 fn lws_blob(stack: &StackRecord, losses: &mut Vec<Loss>) -> Result<Vec<u8>, ConvertError> {
     let addresses = addresses(stack, lws::MAX_DEPTH, losses);
     let mut sink = VecSink::default();
-    lws::encode(&addresses, stack.allocation_size_bytes.unwrap_or(0), &mut sink).map_err(ConvertError::Lws)?;
+    lws::encode(&addresses, stack.allocation_size_bytes.unwrap_or(0), &mut sink)
+        .map_err(ConvertError::Lws)?;
     Ok(sink.0)
 }
 
-fn xnu_buffer(stack: &StackRecord, options: &ConvertOptions<'_>, losses: &mut Vec<Loss>) -> Result<Vec<u8>, ConvertError> {
+fn xnu_buffer(
+    stack: &StackRecord,
+    options: &ConvertOptions<'_>,
+    losses: &mut Vec<Loss>,
+) -> Result<Vec<u8>, ConvertError> {
     let addresses = addresses(stack, MAX_FRAMES, losses);
     let mut sink = VecSink::default();
     xnu::Packer::new(options.xnu_packing).encode(addresses, &mut sink).map_err(ConvertError::Xnu)?;
@@ -311,8 +320,13 @@ fn image_map(map: &ImageMap) -> Result<Vec<u8>, ConvertError> {
     Ok(sink.0)
 }
 
-fn swift_json(stack: &StackRecord, options: &ConvertOptions<'_>, losses: &mut Vec<Loss>) -> Result<Vec<u8>, ConvertError> {
-    let architecture = stack.architecture.as_deref().or(options.architecture).ok_or(ConvertError::NoArchitecture)?;
+fn swift_json(
+    stack: &StackRecord,
+    options: &ConvertOptions<'_>,
+    losses: &mut Vec<Loss>,
+) -> Result<Vec<u8>, ConvertError> {
+    let architecture =
+        stack.architecture.as_deref().or(options.architecture).ok_or(ConvertError::NoArchitecture)?;
     // A format that does not state its word size was read with a guess; the architecture knows
     // better.
     let word_size = swift_json::word_size_of(architecture).unwrap_or(stack.word_size);

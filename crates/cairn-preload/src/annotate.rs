@@ -23,8 +23,8 @@
 //! | `children` | also programs that this one starts |
 
 use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use core::{mem, ptr};
 
 use cairn_capture::{CallSite, NewStacks};
 use cairn_format::Frame;
@@ -33,10 +33,11 @@ use cairn_wire::heapblock::{BlockLayout, stack_table::FrameKind};
 
 use crate::arch::{self, entry};
 use crate::environment::{self, OwnVariables, ProcessArguments};
-use crate::next::{NEXT, Next};
+use crate::next::NEXT;
+use crate::real::{
+    Block, Free, OfSize, OfTwo, PosixMemalign, Realloc, UsableSize, address_of, no_memory, real,
+};
 use crate::{nesting, next, system};
-
-type Block = *mut c_void;
 
 /// Threads that run at once mostly have shards of their own.
 const SHARDS: usize = 64;
@@ -51,38 +52,6 @@ struct NextAllocator;
 
 /// The alignment of the C library's blocks on a 64-bit machine, and of all that stand in for it.
 const ALIGNMENT: usize = 16;
-
-/// The real function; null when there is none.
-#[inline(always)]
-fn address_of(next: &'static Next) -> *mut c_void {
-    let address = next.address();
-    if address.is_null() { first_address_of(next) } else { address }
-}
-
-#[cold]
-#[inline(never)]
-fn first_address_of(next: &'static Next) -> *mut c_void {
-    begin();
-    next.address()
-}
-
-macro_rules! real {
-    ($next:ident: $kind:ty $(, or $failing:expr)?) => {{
-        let address = address_of(&NEXT.$next);
-        if address.is_null() {
-            return $($failing)?;
-        }
-        // SAFETY: the next definition of the name, which has this type.
-        unsafe { mem::transmute::<*mut c_void, $kind>(address) }
-    }};
-}
-
-type OfSize = unsafe extern "C" fn(usize) -> Block;
-type OfTwo = unsafe extern "C" fn(usize, usize) -> Block;
-type Realloc = unsafe extern "C" fn(Block, usize) -> Block;
-type PosixMemalign = unsafe extern "C" fn(*mut Block, usize, usize) -> c_int;
-type Free = unsafe extern "C" fn(Block);
-type UsableSize = unsafe extern "C" fn(Block) -> usize;
 
 /// Calls the next allocator. One that is not the C library's may come back here, and is then let through.
 #[inline(always)]
@@ -190,12 +159,6 @@ fn allocated(size: usize, alignment: usize, is_zeroed: bool, site: CallSite) -> 
     // SAFETY: the entries of the hooks pass the caller's registers, and it waits for the hook.
     let block = HEAP.allocate(size, alignment, is_zeroed, unsafe { At::new(site) });
     if block.is_null() { no_memory() } else { block.cast() }
-}
-
-#[cold]
-fn no_memory() -> Block {
-    system::set_errno(libc::ENOMEM);
-    ptr::null_mut()
 }
 
 /// Before the first block, the layout has to be known.

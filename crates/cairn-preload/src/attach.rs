@@ -221,7 +221,7 @@ pub(crate) fn after_load() {
         // It may have ended before the work was taken.
         if IS_ATTACHED.load(Ordering::Acquire) || IS_DEEP.load(Ordering::Relaxed) {
             work.under_lock(Task::Follow);
-            recorder::note_passing_slots(PASSING.load(Ordering::Relaxed));
+            recorder::note_bypassing_slots(PASSING.load(Ordering::Relaxed));
         }
     }
 }
@@ -364,7 +364,7 @@ fn attach(work: &Work, text: &[u8]) -> Answer {
         }
         return failure;
     }
-    recorder::note_passing_slots(PASSING.load(Ordering::Relaxed));
+    recorder::note_bypassing_slots(PASSING.load(Ordering::Relaxed));
     if !asked.begins_paused {
         recorder::resume();
     }

@@ -57,6 +57,7 @@ mod next;
 #[cfg(not(feature = "annotate"))]
 mod options;
 mod program_file;
+mod real;
 #[cfg(not(feature = "annotate"))]
 mod recorder;
 #[cfg(not(feature = "annotate"))]

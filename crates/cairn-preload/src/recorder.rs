@@ -4,17 +4,17 @@ use cairn_capture::CallSite;
 use cairn_recorder::{EndReason, StartError, heap};
 
 pub(crate) use cairn_recorder::{
-    MappingKind, end_before_sandbox, forbids_system_calls, is_at_rest, take_less_room,
+    MappingKind, end_before_sandbox, forbids_system_calls, is_at_rest, limit_room,
 };
 
-pub(crate) use cairn_recorder::heap::{Moving, moving, passes, passes_free};
+pub(crate) use cairn_recorder::heap::{Moving, moving, skips_allocation, skips_free};
 pub(crate) use cairn_recorder::modules::{scan as note_modules, while_unloading};
 
-pub(crate) use cairn_recorder::{must_be_told_of_forks, wipe_in_child};
+pub(crate) use cairn_recorder::{needs_fork_hook, wipe_in_child};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use cairn_recorder::thread_word_offset;
-pub(crate) use cairn_recorder::{has_ended_memory, is_under_way, note_passing_slots, release_ended};
+pub(crate) use cairn_recorder::{has_ended_memory, is_under_way, note_bypassing_slots, release_ended};
 
 pub(crate) use cairn_recorder::{recording_path, set_child_starter, start, start_in_child};
 

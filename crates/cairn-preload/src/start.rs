@@ -358,7 +358,7 @@ extern "C" fn construct() {
     } else {
         begin();
         // Not on Linux itself, where a child finds out by what it finds wiped, whoever forked it.
-        if recorder::must_be_told_of_forks() {
+        if recorder::needs_fork_hook() {
             // SAFETY: a function that stays; the library is never unloaded.
             unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         }

@@ -1,26 +1,27 @@
-//! The counter that events are stamped with, and the clocks that it is compared with.
+//! Reads the counter that stamps use, and the clocks that translate it into time.
 
 use cairn_format::recording::{Clock, CounterKind};
 
-/// What [`counter`] reads on this processor.
+/// Kind of the counter that [`counter`] reads.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const KIND: CounterKind = CounterKind::TimeStampCounter;
 #[cfg(target_arch = "aarch64")]
 pub(crate) const KIND: CounterKind = CounterKind::VirtualCounter;
 
-/// The processor's counter. Not ordered against the instructions around it: a stamp is exact to some ten nanoseconds
-/// at best, and a barrier would cost as much again.
+/// Reads the processor's counter. The read is not ordered against the instructions around it:
+/// stamps are exact to some ten nanoseconds at best, and a barrier would double the cost.
 #[inline(always)]
 pub(crate) fn counter() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the instruction; where the kernel forbids it to programs, none of this works.
+    // SAFETY: every x86-64 processor has the instruction, and it changes registers only. A process
+    // that forbids it to itself (strict seccomp) must not record; see `forbid_system_calls`.
     unsafe {
         core::arch::x86_64::_rdtsc()
     }
     #[cfg(target_arch = "aarch64")]
     {
         let count: u64;
-        // SAFETY: reads a register that Linux lets programs read.
+        // SAFETY: reads a register that Linux allows programs to read, and changes nothing else.
         unsafe {
             core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack, preserves_flags))
         };
@@ -28,14 +29,14 @@ pub(crate) fn counter() -> u64 {
     }
 }
 
-/// The counter's frequency in hertz, where the processor states it: on AArch64.
+/// Returns the counter's frequency in hertz, which only AArch64 states.
 pub(crate) fn stated_hz() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     return None;
     #[cfg(target_arch = "aarch64")]
     {
         let hz: u64;
-        // SAFETY: reads a register that Linux lets programs read.
+        // SAFETY: reads a register that Linux allows programs to read, and changes nothing else.
         unsafe {
             core::arch::asm!("mrs {}, cntfrq_el0", out(reg) hz, options(nomem, nostack, preserves_flags))
         };
@@ -47,9 +48,10 @@ pub(crate) fn stated_hz() -> Option<u64> {
 /// timer interrupt disturbs one of them and rarely two.
 const READING_ATTEMPTS: u32 = 3;
 
-/// All three clocks at one moment. The counter is read on both sides of the monotonic clock, and the
-/// closest pair of [`READING_ATTEMPTS`] counts, so that the two agree to some ten nanoseconds also
-/// where the kernel interrupts this thread: the time scale of a short recording depends on it.
+/// Reads counter and clocks at one moment. The counter is read on both sides of the monotonic
+/// clock, and the closest pair of [`READING_ATTEMPTS`] counts, so that the two agree to some ten
+/// nanoseconds also where the kernel interrupts this thread: the time scale of a short recording
+/// depends on it.
 pub(crate) fn reading() -> Clock {
     let mut best = (u64::MAX, 0, 0);
     for _ in 0..READING_ATTEMPTS {
@@ -66,7 +68,7 @@ pub(crate) fn reading() -> Clock {
 
 fn nanos(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to the variable. Safe in signal handlers, and no cancellation point.
+    // SAFETY: writes to the variable. The function is async-signal-safe and no cancellation point.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,22 +1,23 @@
-//! What is known of the process when it begins to record: `name=value` pairs, each ended by a NUL.
+//! Facts of the process when recording begins: `name=value` pairs, each with a NUL at its end.
 //!
 //! | name | value |
 //! |---|---|
 //! | `cairn` | version of this crate |
-//! | `sample_bytes` | on average one byte of so many was picked, when not all blocks are recorded |
-//! | `mode` | `stream`, or `ring` when only the last part is kept |
+//! | `sample_bytes` | mean bytes between picked ones, when a part of the blocks is recorded |
+//! | `mode` | `stream`, or `ring` for a recording of its last part only |
 //! | `executable` | path of the program |
 //! | `executable.build_id` | its GNU build id, in hexadecimal digits |
 //! | `command` | the command line, its words separated by spaces |
 //! | `argument` | one for each word of the command line, in order, where words hold spaces |
 //! | `working_directory` | at the start |
-//! | `host`, `kernel` | as `uname -n` and `uname -r` say |
+//! | `host`, `kernel` | as `uname -n` and `uname -r` print them |
 //! | `page_bytes` | size of a page |
 //! | `counter_hz` | frequency of the counter, where the processor states it |
-//! | `env.NAME` | those of the variables that were asked for and are set |
+//! | `env.NAME` | each requested variable that is set |
 //!
-//! What does not fit is left out, and `facts.cut` says so.
+//! Facts that do not fit are left out, and `facts.cut` states that.
 
+use crate::build_id::{self, BUILD_ID_BYTES};
 use crate::os::{self, File};
 
 /// Writes facts into a buffer.
@@ -26,7 +27,7 @@ pub(crate) struct Facts<'a> {
     is_cut: bool,
 }
 
-/// Stays free for the remark that facts were left out.
+/// The remark that facts were left out, for which room stays reserved.
 const CUT: &[u8] = b"facts.cut=yes\0";
 
 impl<'a> Facts<'a> {
@@ -59,7 +60,7 @@ impl<'a> Facts<'a> {
         self.add(name, digits.get(..length).unwrap_or_default());
     }
 
-    /// How many bytes were written.
+    /// Returns the number of written bytes.
     pub(crate) fn finish(self) -> usize {
         match self.bytes.get_mut(self.used..self.used + CUT.len()) {
             Some(place) if self.is_cut => {
@@ -70,7 +71,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Everything of the [table](self), `scratch` being room to work with.
+    /// Adds all facts of the [table](self); `scratch` holds texts meanwhile.
     pub(crate) fn add_all(&mut self, mode: &[u8], environment: &[u8], scratch: &mut [u8]) {
         self.add(b"cairn", env!("CARGO_PKG_VERSION").as_bytes());
         self.add(b"mode", mode);
@@ -84,19 +85,20 @@ impl<'a> Facts<'a> {
     }
 
     fn add_build_id(&mut self) {
-        // The program headers of the program itself; they lie in its first page, at a known distance from its start.
-        // SAFETY: asks the auxiliary vector.
+        // The program headers lie in the first page of the program, behind its ELF header.
+        // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.
         let headers = unsafe { libc::getauxval(libc::AT_PHDR) };
         let start = headers & !0xfff;
-        // A program at fixed addresses states absolute ones: its bias is 0. Its type is e_type, 2 there and 3 otherwise.
+        // The field e_type is 2 for a program at fixed addresses, whose bias is 0, and 3 for
+        // others.
         let mut kind = [0; 2];
         if cairn_capture::read_own_memory(start + 16, &mut kind) != 2 {
             return;
         }
         let bias = if kind == [2, 0] { 0 } else { start };
-        let mut place = [0_u8; 64];
-        let found = crate::modules::build_id(start, bias, &mut place);
-        let mut digits = [0_u8; 128];
+        let mut place = [0_u8; BUILD_ID_BYTES];
+        let found = build_id::at(start, bias, &mut place);
+        let mut digits = [0_u8; 2 * BUILD_ID_BYTES];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(found) {
             pair[0] = HEXADECIMAL[usize::from(byte >> 4)];
             pair[1] = HEXADECIMAL[usize::from(byte & 15)];
@@ -106,14 +108,15 @@ impl<'a> Facts<'a> {
 
     fn add_system(&mut self) {
         let mut name = core::mem::MaybeUninit::<libc::utsname>::zeroed();
-        // SAFETY: writes to the variable, of which zeros are a value.
+        // SAFETY: initialised with zeros, which are a value of the type; `uname` writes one
+        // structure.
         let name = unsafe {
             libc::uname(name.as_mut_ptr());
             name.assume_init()
         };
         self.add(b"host", bytes_of(&name.nodename));
         self.add(b"kernel", bytes_of(&name.release));
-        // SAFETY: asks the auxiliary vector.
+        // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.
         let page_bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) };
         self.add_number(b"page_bytes", page_bytes as u32);
         if let Some(hz) = crate::clock::stated_hz().and_then(|hz| u32::try_from(hz).ok()) {
@@ -121,7 +124,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// `names` are separated by commas.
+    /// Adds the variables of these names, which commas separate.
     fn add_environment(&mut self, names: &[u8], scratch: &mut [u8]) {
         if names.is_empty() {
             return;
@@ -147,7 +150,7 @@ impl<'a> Facts<'a> {
     fn add_arguments(&mut self, scratch: &mut [u8]) {
         let Ok(file) = File::open(c"/proc/self/cmdline", libc::O_RDONLY, 0) else { return };
         let all = file.read_all(scratch);
-        // The last argument ends with a NUL too, unless the line did not fit.
+        // The last argument has a NUL at its end too, unless the line was cut.
         let end = all.len() - usize::from(all.last() == Some(&0));
         let all = all.get_mut(..end).unwrap_or_default();
         if all.contains(&b' ') {
@@ -162,7 +165,7 @@ const PREFIX: &[u8] = b"env.";
 const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
 
 fn bytes_of(field: &[libc::c_char]) -> &[u8] {
-    // SAFETY: characters are bytes.
+    // SAFETY: `c_char` has the size of `u8`, and any byte is a value of both.
     let bytes = unsafe { core::slice::from_raw_parts(field.as_ptr().cast::<u8>(), field.len()) };
     bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }

@@ -1,164 +1,97 @@
-//! Allocations and frees: the hot path.
+//! Records allocations and frees: the hot path.
 //!
-//! A hook calls [`allocated`] after the real call and [`freeing`] before it, around a reallocation [`moving`] before and
-//! [`moved`] after. What is written for each is two slots and one, and no clock: `cairn_format::recording` tells how frees find
-//! their allocations across threads all the same, by the counters and the filter that are kept here.
-//!
-//! While one thread alone has recorded anything (`LONE_EPOCH`), all that it frees is its own or older than the recording: it then
-//! needs neither counters nor filter, and every free is one slot.
-//!
-//! ```text
-//!   address --multiply--> | counter: 8 bits | .. | filter index: 12 | rest: 32 |      (44 bits are the whole address / 16)
-//!   filter entry:   | rest: 32 bits | the counter's value: 32 bits |;      0: none
-//! ```
+//! A hook calls [`allocated`] after the real call and [`freeing`] before it; around a reallocation
+//! it calls [`moving`] before and [`moved`] after. An allocation is two slots and a free is one,
+//! neither with a clock. A reader pairs frees with allocations across threads by epochs and
+//! tickets, which `cairn_format::recording` describes and [`crate::epochs`] counts; a thread finds
+//! the blocks that it made itself in a filter of its own.
 //!
 //! Allocates nothing, takes no lock, and in steady state makes no system call.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
 use cairn_capture::{CallSite, Stack, capture_at};
 use cairn_format::recording::{
-    ADDRESS_BITS, EPOCHS, MappingKind, RecordSink, STAMP_SHIFT, STAMPED_BYTES, SinkTooSmall, control,
-    epoch_of,
+    ADDRESS_BITS, MappingKind, RecordSink, STAMP_SHIFT, STAMPED_BYTES, SinkTooSmall, control,
 };
 
 use crate::clock;
-use crate::recorder::{self, is_at_rest, is_on};
+use crate::epochs::{HashedAddress, lone_epoch, take_ticket};
+use crate::lanes::{self, EVENT_SLOTS, Entered, enter_any, enter_slowly};
+use crate::mode::is_on;
+use crate::recorder;
+use crate::requests::{self, is_at_rest};
 use crate::sampling;
 use crate::spool::control_word;
-use crate::thread_log::{self, Entered, FILTER_ENTRIES, ThreadLog};
+use crate::thread_log::{OwnLane, enter};
 use crate::writer::commit;
 
-/// One of the counters that order frees, in a cache line of its own: threads that free each other's blocks meet here only.
-#[repr(align(64))]
-struct Epoch(AtomicU32);
-
-static EPOCH_COUNTERS: [Epoch; EPOCHS] = [const { Epoch(AtomicU32::new(FIRST_EPOCH)) }; EPOCHS];
-
-/// What all counters are at while one thread alone has recorded, since the recording began; then 0, for good.
-///
-/// Whatever ends it does so before another thread can meet a block that hangs on it: a second thread when it takes a log, before
-/// its first event; a handler that interrupts an event, before its own; and whoever takes a ticket, before the real free. So a
-/// thread that still reads a value here, after it was given a block, knows that no ticket was taken for that address; and one
-/// that is about to free a block, that no other thread's event was about it.
-static LONE_EPOCH: AtomicU32 = AtomicU32::new(0);
-
+/// Returns nonzero if the address is misaligned or wider than 48 bits: no filter can hold it.
 #[inline(always)]
-fn lone_epoch() -> Option<u32> {
-    Some(LONE_EPOCH.load(Ordering::Relaxed)).filter(|&epoch| epoch != 0)
-}
-
-/// Before a recording begins.
-pub(crate) fn begin_alone() {
-    let most = EPOCH_COUNTERS.iter().map(|counter| counter.0.load(Ordering::Relaxed)).max().unwrap_or(0);
-    LONE_EPOCH.store(most, Ordering::SeqCst);
-    // To whoever still writes to an earlier recording it is as if others had freed something.
-    for counter in &EPOCH_COUNTERS {
-        counter.0.fetch_max(most, Ordering::SeqCst);
-    }
-    // A thread that is just taking a ticket either finds the value above or has counted.
-    if EPOCH_COUNTERS.iter().any(|counter| counter.0.load(Ordering::SeqCst) != most) {
-        end_alone();
-    }
-}
-
-/// From now on counters are kept: see [`LONE_EPOCH`].
-pub(crate) fn end_alone() {
-    if LONE_EPOCH.load(Ordering::SeqCst) != 0 {
-        LONE_EPOCH.store(0, Ordering::SeqCst);
-    }
-}
-
-/// What an address is hashed to.
-#[derive(Clone, Copy)]
-struct Place(u64);
-
-const REST_BITS: u32 = 32;
-const _: () = assert!(
-    FILTER_ENTRIES.ilog2() + REST_BITS == ADDRESS_BITS - 4,
-    "a place and its rest are the whole address"
-);
-
-/// Where the counters begin: no entry is 0 then until a counter has gone most of the way round.
-const FIRST_EPOCH: u32 = 1 << 29;
-
-impl Place {
-    #[inline(always)]
-    const fn of(address: u64) -> Self {
-        // As `epoch_of`, whose result are the upper bits. The multiplier is odd, so that the lower bits lose nothing.
-        Self((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    #[inline(always)]
-    fn counter(self) -> &'static AtomicU32 {
-        &EPOCH_COUNTERS[(self.0 >> 56) as usize].0
-    }
-
-    #[inline(always)]
-    const fn index(self) -> usize {
-        (self.0 >> REST_BITS) as usize % FILTER_ENTRIES
-    }
-
-    #[inline(always)]
-    const fn entry(self, epoch: u32) -> u64 {
-        self.0 << (64 - REST_BITS) ^ epoch as u64
-    }
-}
-
-const _: () = assert!(epoch_of(0x7f12_3456_7890) == (Place::of(0x7f12_3456_7890).0 >> 56) as usize);
-
-/// Not 0 for an address that no filter can hold: one that is no multiple of 16, or has more than 48 bits.
-#[inline(always)]
-const fn oddness(address: u64) -> u64 {
+const fn unfilterable(address: u64) -> u64 {
     address.rotate_right(4) >> (ADDRESS_BITS - 4)
 }
 
-/// Slots that the events take which may be written without looking for room: a reallocation has most.
-pub(crate) const EVENT_SLOTS: usize = 5;
-
-/// Writes an event at the cursor and commits it. [`stamp_if_due`] has seen to it that there is room.
-#[inline(always)]
-fn write(log: &mut ThreadLog, event: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
-    // SAFETY: there is room, and the block is this thread's.
-    let place = unsafe { core::slice::from_raw_parts_mut(log.own.cursor as *mut u64, EVENT_SLOTS) };
-    let mut sink = RecordSink::new(place);
-    prefetch_for_writing(log.own.cursor + AHEAD_BYTES);
-    let _ = event(&mut sink);
-    log.own.cursor += sink.written().len() * 8;
-    commit(log.own.cursor);
+/// Returns true if the address is wider than 48 bits: no event can hold it.
+const fn is_wide(address: u64) -> bool {
+    address >> ADDRESS_BITS != 0
 }
 
-/// A block that was drained lies in the other processor's cache: it takes about so many bytes of events until it is here.
-const AHEAD_BYTES: usize = 1024;
+/// Writes an event of at most [`EVENT_SLOTS`] slots at the cursor and commits it.
+///
+/// # Safety
+///
+/// [`stamp_if_due`] has returned true for this event.
+#[inline(always)]
+unsafe fn write(lane: &mut OwnLane, event: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
+    let writer = &mut lane.lane().writer;
+    prefetch_for_writing(writer.cursor + PREFETCH_BYTES);
+    // SAFETY: the last stamp made room for one event behind `stamp_at`, and by contract the cursor
+    // is not behind it; the segment is this lane's alone.
+    let place = unsafe { core::slice::from_raw_parts_mut(writer.cursor as *mut u64, EVENT_SLOTS) };
+    let mut sink = RecordSink::new(place);
+    // No event is longer than the place. The result is ignored, because the check would cost one
+    // instruction of the hot path for each event.
+    let _ = event(&mut sink);
+    writer.cursor += sink.written().len() * 8;
+    commit(writer.cursor);
+}
 
-/// Has the cache line at `address` brought here, to be written to; nothing where nothing is.
+/// Distance of the prefetch, in bytes; 1024, because the parent has read a drained segment, whose
+/// lines take the time of about so many bytes of events to come from the other processor's cache.
+const PREFETCH_BYTES: usize = 1024;
+
+/// Prefetches the cache line at `address` for writing; no effect where nothing is mapped.
 #[inline(always)]
 fn prefetch_for_writing(address: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint that touches no memory and never faults; processors that do not know it pass it by.
+    // SAFETY: a hint that changes no memory and never faults; processors without it ignore it.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: a hint that changes no memory and never faults.
     unsafe {
         core::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
 }
 
-/// Puts a stamp in front of the next event where one is due, and sees to it that there is room for both. False when there is none.
+/// Puts a stamp in front of the next event if one is due, and makes room for both. Returns false
+/// when there is no room: the event is lost, and counted.
 #[inline(always)]
-fn stamp_if_due(log: &mut ThreadLog, is_due: bool) -> bool {
-    let tick = control_word(log.base, control::TICK).load(Ordering::Relaxed);
-    if log.own.cursor >= log.stamp_at || tick != log.tick || is_due {
-        return log.stamp();
+fn stamp_if_due(lane: &mut OwnLane, is_due: bool) -> bool {
+    let state = lane.lane();
+    let tick = control_word(state.base, control::TICK).load(Ordering::Relaxed);
+    if state.writer.cursor >= state.stamp_at || tick != state.tick || is_due {
+        return lane.stamp();
     }
     true
 }
 
-/// Notes a block of `size_bytes` at `address` that the program has just got, by a call from `site`.
+/// Records a block of `size_bytes` at `address` that the program has just got by a call from
+/// `site`.
 ///
-/// Call it after the real allocation, and only when that gave a block.
+/// Call it after the real allocation, and only when that returned a block.
 ///
 /// # Safety
 ///
@@ -171,34 +104,35 @@ pub unsafe fn allocated(address: u64, size_bytes: u64, site: CallSite) {
     if !is_chosen(address, size_bytes) {
         return;
     }
-    // Before the log is entered: the capture may itself have stacks to write.
-    // SAFETY: by contract.
+    // Before a lane is entered: the capture may have new stacks to write.
+    // SAFETY: `site` is of a call that has not returned, by contract.
     let stack = unsafe { capture_at(site) };
-    note_allocated(address, size_bytes, stack);
+    record_allocated(address, size_bytes, stack);
 }
 
-/// True when there is nothing to be noted of a block of this size that the program is about to get, and that is known already: for a
-/// hook that has nothing else to do. Call it once, and [`allocated`] after the real call if it answers false.
+/// Returns true when an allocation of this size surely is not recorded: the hook has nothing else
+/// to do then. Call it once, and [`allocated`] after the real call if it returns false.
 #[inline(always)]
 #[must_use]
-pub fn passes(size_bytes: u64) -> bool {
-    sampling::passes(size_bytes)
+pub fn skips_allocation(size_bytes: u64) -> bool {
+    sampling::skips(size_bytes)
 }
 
-/// True when there is nothing to be noted of the end of the block at `address`. If it answers false, call [`freeing`].
+/// Returns true when the free of the block at `address` surely is not recorded. If it returns
+/// false, call [`freeing`].
 #[inline(always)]
 #[must_use]
-pub fn passes_free(address: u64) -> bool {
+pub fn skips_free(address: u64) -> bool {
     sampling::is_surely_unknown(address)
 }
 
-/// Whether the block is to be recorded: always, unless blocks are chosen.
+/// Returns whether the block is recorded: always, unless blocks are chosen.
 #[inline(always)]
 fn is_chosen(address: u64, size_bytes: u64) -> bool {
     !sampling::is_on() || sampling::takes(size_bytes) && is_remembered(address)
 }
 
-/// What could not be found again at its free is better left out, and counted.
+/// Remembers a chosen block. Skips, and counts, a block whose free could not be matched.
 #[cold]
 fn is_remembered(address: u64) -> bool {
     let is_remembered = sampling::remember(address);
@@ -208,115 +142,106 @@ fn is_remembered(address: u64) -> bool {
     is_remembered
 }
 
-/// As [`allocated`], by a stack that is known.
+/// Records as [`allocated`] does, with a stack that was captured before.
 #[inline(always)]
 pub fn allocated_by(address: u64, size_bytes: u64, stack: Stack) {
     if is_chosen(address, size_bytes) {
-        note_allocated(address, size_bytes, stack);
+        record_allocated(address, size_bytes, stack);
     }
 }
 
 #[inline(always)]
-fn note_allocated(address: u64, size_bytes: u64, stack: Stack) {
+fn record_allocated(address: u64, size_bytes: u64, stack: Stack) {
     let stack = stack.id().number();
-    let Some(log) = thread_log::enter() else { return allocated_slowly(address, size_bytes, stack) };
-    // SAFETY: entered.
-    let own = unsafe { &mut *log };
-    if oddness(address) != 0 || size_bytes >= STAMPED_BYTES {
-        return allocated_unusually(own, address, size_bytes, stack);
+    let Some(mut lane) = enter() else { return allocated_slowly(address, size_bytes, stack) };
+    if unfilterable(address) != 0 || size_bytes >= STAMPED_BYTES {
+        return allocated_unusually(lane, address, size_bytes, stack);
     }
-    // After the real call: whoever freed a block here before has counted.
+    // After the real call: a thread that freed a block here before has incremented the counter.
     let epoch = lone_epoch().unwrap_or_else(|| {
-        let place = Place::of(address);
-        let epoch = place.counter().load(Ordering::Relaxed);
-        own.filter[place.index()] = place.entry(epoch);
+        let hashed = HashedAddress::of(address);
+        let epoch = hashed.epoch();
+        lane.log().filter(hashed.index()).store(hashed.entry(epoch), Ordering::Relaxed);
         epoch
     });
-    if stamp_if_due(own, false) {
-        write(own, |sink| sink.alloc(address, size_bytes, epoch, stack));
+    if stamp_if_due(&mut lane, false) {
+        // SAFETY: there is room, by the line above.
+        unsafe { write(&mut lane, |sink| sink.alloc(address, size_bytes, epoch, stack)) };
     }
-    // SAFETY: entered above.
-    unsafe { thread_log::leave(log) };
 }
 
-/// Notes that the block at `address` is about to be freed. Call it before the real call; null is no block.
+/// Records that the block at `address` is about to be freed. Call it before the real call, and not
+/// for null.
 #[inline(always)]
 pub fn freeing(address: u64) {
     freeing_of_size(address, || u64::MAX);
 }
 
-/// As [`freeing`], where it can be asked how large the block is at most: small blocks then need no stamp. What an allocator tells
-/// as the usable size will do. It is asked only for blocks that this thread has not just made.
+/// Records as [`freeing`] does, where an upper bound of the block's size can be had, such as the
+/// allocator's usable size: small blocks need no stamp then. `most_bytes` is called only for blocks
+/// that this thread has not just made.
 #[inline(always)]
 pub fn freeing_of_size(address: u64, most_bytes: impl FnOnce() -> u64) {
     if sampling::is_on() && !sampling::forget(address) {
         return;
     }
-    let Some(log) = thread_log::enter() else { return freeing_slowly(address) };
-    // SAFETY: entered.
-    let own = unsafe { &mut *log };
-    if !take_if_own(own, address) {
-        freed_elsewhere(own, address, most_bytes() >= STAMPED_BYTES);
-    } else if stamp_if_due(own, false) {
-        write(own, |sink| sink.free(address, None));
-    }
-    // SAFETY: entered above.
-    unsafe { thread_log::leave(log) };
+    let Some(lane) = enter() else { return freeing_slowly(address) };
+    freed(lane, address, most_bytes);
 }
 
-/// Whether the block is one that this thread made, and that was not freed since: of those that other threads may have freed, a
-/// small one. It is then forgotten.
 #[inline(always)]
-fn take_if_own(log: &mut ThreadLog, address: u64) -> bool {
+fn freed(mut lane: OwnLane, address: u64, most_bytes: impl FnOnce() -> u64) {
+    if !take_if_own(&lane, address) {
+        freed_elsewhere(lane, address, most_bytes() >= STAMPED_BYTES);
+    } else if stamp_if_due(&mut lane, false) {
+        // SAFETY: there is room, by the line above.
+        unsafe { write(&mut lane, |sink| sink.free(address, None)) };
+    }
+}
+
+/// Returns true if the block is one that this thread made and that was not freed since, and forgets
+/// it. While other threads record too, only small blocks are found.
+#[inline(always)]
+fn take_if_own(lane: &OwnLane, address: u64) -> bool {
     if lone_epoch().is_some() {
         return !is_wide(address);
     }
-    let place = Place::of(address);
-    let entry = &mut log.filter[place.index()];
-    let wanted = place.entry(place.counter().load(Ordering::Relaxed));
-    let is_own = (*entry ^ wanted) | oddness(address) == 0;
+    let hashed = HashedAddress::of(address);
+    let entry = lane.log().filter(hashed.index());
+    let wanted = hashed.entry(hashed.epoch());
+    let is_own = (entry.load(Ordering::Relaxed) ^ wanted) | unfilterable(address) == 0;
     if is_own {
-        *entry = 0;
+        entry.store(0, Ordering::Relaxed);
     }
     is_own
 }
 
-/// The free of a block that another thread made, or this one long ago, or that is large.
+/// Records the free of a block that is large, or that another thread made, or this one long ago.
 #[inline(never)]
-fn freed_elsewhere(log: &mut ThreadLog, address: u64, may_be_large: bool) {
-    // Before the real call: whoever gets this address next will see that it was freed.
+fn freed_elsewhere(mut lane: OwnLane, address: u64, may_be_large: bool) {
+    // Before the real call: the next owner of this address sees that it was freed.
     let ticket = take_ticket(address);
     if is_wide(address) {
         recorder::count_lost_events(1);
-    } else if stamp_if_due(log, may_be_large) {
-        write(log, |sink| sink.free(address, Some(ticket)));
+    } else if stamp_if_due(&mut lane, may_be_large) {
+        // SAFETY: there is room, by the line above.
+        unsafe { write(&mut lane, |sink| sink.free(address, Some(ticket))) };
     }
 }
 
-/// Call it before the real free.
-fn take_ticket(address: u64) -> u32 {
-    let ticket = Place::of(address).counter().fetch_add(1, Ordering::SeqCst);
-    end_alone();
-    ticket
-}
-
-const fn is_wide(address: u64) -> bool {
-    address >> ADDRESS_BITS != 0
-}
-
-/// A reallocation under way.
+/// A reallocation between [`moving`] and [`moved`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "without `moved` the reallocation is not recorded"]
 pub struct Moving {
     address: u64,
     ticket: Option<u32>,
     is_recorded: bool,
-    /// The block was not chosen when it was allocated.
+    /// True when the block was not chosen at its allocation.
     is_unknown: bool,
 }
 
-/// Begins the reallocation of the block at `old`. Call it before the real call, and [`moved`] after it if that succeeds; if it fails,
-/// nothing has happened.
+/// Begins the reallocation of the block at `old`. Call it before the real call, and [`moved`] after
+/// it if that succeeds. If it fails, nothing has happened.
 #[inline]
 pub fn moving(old: u64) -> Moving {
     let is_unknown = sampling::is_on() && !sampling::knows(old);
@@ -324,20 +249,17 @@ pub fn moving(old: u64) -> Moving {
     if is_unknown {
         return moving;
     }
-    match thread_log::enter() {
-        Some(log) => {
-            // SAFETY: entered.
-            let own = unsafe { &mut *log };
-            let before = own.filter[Place::of(old).index()];
+    match enter() {
+        Some(lane) => {
+            let entry = lane.log().filter(HashedAddress::of(old).index());
+            let before = entry.load(Ordering::Relaxed);
             moving.is_recorded = true;
-            if take_if_own(own, old) {
+            if take_if_own(&lane, old) {
                 // The block stays where it is if the real call fails.
-                own.filter[Place::of(old).index()] = before;
+                entry.store(before, Ordering::Relaxed);
             } else {
                 moving.ticket = Some(take_ticket(old));
             }
-            // SAFETY: entered above.
-            unsafe { thread_log::leave(log) };
         }
         None if is_at_rest() => {}
         None => {
@@ -348,7 +270,8 @@ pub fn moving(old: u64) -> Moving {
     moving
 }
 
-/// Notes that the block is now at `address`, with another size: both ends of the reallocation in one commit.
+/// Records that the block is now at `address`, with another size: both ends of the reallocation in
+/// one commit.
 ///
 /// # Safety
 ///
@@ -361,133 +284,137 @@ pub unsafe fn moved(moving: Moving, address: u64, size_bytes: u64, site: CallSit
     if !goes_on(moving, address, size_bytes) {
         return;
     }
-    // SAFETY: by contract.
+    // SAFETY: `site` is of a call that has not returned, by contract.
     let stack = unsafe { capture_at(site) };
-    note_moved(moving, address, size_bytes, stack);
+    record_moved(moving, address, size_bytes, stack);
 }
 
-/// Whether the block is to be recorded at its new place, of which it is chosen anew. Where it is not, only its end is.
+/// Returns whether the block is recorded at its new address, where it is chosen anew. If it is not,
+/// its end at the old address is recorded.
 #[inline(always)]
 fn goes_on(moving: Moving, address: u64, size_bytes: u64) -> bool {
     !sampling::is_on() || goes_on_chosen(moving, address, size_bytes)
 }
 
 fn goes_on_chosen(moving: Moving, address: u64, size_bytes: u64) -> bool {
-    // Another thread may have got the old place, and a block there be recorded: then it is in the table twice, and once after this.
+    // Another thread may have got a block at the old address that is recorded: then the address is
+    // in the table twice, and once after this.
     let was_known = !moving.is_unknown && sampling::forget(moving.address);
     let is_chosen = is_chosen(address, size_bytes);
     if was_known && !is_chosen && moving.is_recorded {
-        note_end(moving);
+        record_end(moving);
     }
     is_chosen
 }
 
-/// Notes the free that a reallocation is.
+/// Records the free that is part of a reallocation.
 #[cold]
-fn note_end(moving: Moving) {
-    let entered = thread_log::enter().map_or_else(thread_log::enter_slowly, Entered::Own);
-    let Entered::Own(log) = entered else {
-        let ticket = Some(moving.ticket.unwrap_or_else(|| take_ticket(moving.address)));
-        return append_stamped(entered, 2, |sink| sink.free(moving.address, ticket));
+fn record_end(moving: Moving) {
+    let mut lane = match enter_any() {
+        Entered::Own(lane) => lane,
+        entered => {
+            let ticket = Some(moving.ticket.unwrap_or_else(|| take_ticket(moving.address)));
+            return append_stamped(entered, 2, |sink| sink.free(moving.address, ticket));
+        }
     };
-    // SAFETY: entered.
-    let own = unsafe { &mut *log };
     if moving.ticket.is_none() {
-        own.filter[Place::of(moving.address).index()] = 0;
+        forget_own(&lane, moving.address);
     }
     if is_wide(moving.address) {
         recorder::count_lost_events(1);
-    } else if stamp_if_due(own, moving.ticket.is_some()) {
-        write(own, |sink| sink.free(moving.address, moving.ticket));
+    } else if stamp_if_due(&mut lane, moving.ticket.is_some()) {
+        // SAFETY: there is room, by the line above.
+        unsafe { write(&mut lane, |sink| sink.free(moving.address, moving.ticket)) };
     }
-    // SAFETY: entered above.
-    unsafe { thread_log::leave(log) };
 }
 
-/// As [`moved`], by a stack that is known.
+fn forget_own(lane: &OwnLane, address: u64) {
+    lane.log().filter(HashedAddress::of(address).index()).store(0, Ordering::Relaxed);
+}
+
+/// Records as [`moved`] does, with a stack that was captured before.
 pub fn moved_by(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
     if goes_on(moving, address, size_bytes) {
-        note_moved(moving, address, size_bytes, stack);
+        record_moved(moving, address, size_bytes, stack);
     }
 }
 
-fn note_moved(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
+fn record_moved(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
     let stack = stack.id().number();
-    let entered = thread_log::enter().map_or_else(thread_log::enter_slowly, Entered::Own);
-    let Entered::Own(log) = entered else {
-        let epoch = Place::of(address).counter().load(Ordering::Relaxed);
-        // A handler that interrupted an event of its thread: the nested lane has no filter, so an own block needs a ticket too.
-        let ticket = Some(moving.ticket.unwrap_or_else(|| take_ticket(moving.address)));
-        append_stamped(entered, 5, |sink| {
-            if moving.is_recorded {
-                sink.moved(moving.address, ticket)?;
-            }
-            sink.alloc(address, size_bytes, epoch, stack)
-        });
-        return;
-    };
-    // SAFETY: entered.
-    let own = unsafe { &mut *log };
-    if is_wide(address) || is_wide(moving.address) {
-        recorder::count_lost_events(1);
-    } else {
-        let is_large = size_bytes >= STAMPED_BYTES;
-        if moving.ticket.is_none() && !moving.is_unknown {
-            own.filter[Place::of(moving.address).index()] = 0;
-        }
-        let epoch = note_own(own, address, is_large);
-        // A large block has no local free.
-        if stamp_if_due(own, is_large || moving.ticket.is_some()) {
-            write(own, |sink| {
+    let mut lane = match enter_any() {
+        Entered::Own(lane) => lane,
+        entered => {
+            let epoch = HashedAddress::of(address).epoch();
+            // In a handler that interrupted an event. The nested lane has no filter, so that a
+            // block of this thread needs a ticket too.
+            let ticket = Some(moving.ticket.unwrap_or_else(|| take_ticket(moving.address)));
+            append_stamped(entered, 5, |sink| {
                 if moving.is_recorded {
-                    sink.moved(moving.address, moving.ticket)?;
+                    sink.moved(moving.address, ticket)?;
                 }
                 sink.alloc(address, size_bytes, epoch, stack)
             });
+            return;
         }
+    };
+    if is_wide(address) || is_wide(moving.address) {
+        return recorder::count_lost_events(1);
     }
-    // SAFETY: entered above.
-    unsafe { thread_log::leave(log) };
+    let is_large = size_bytes >= STAMPED_BYTES;
+    if moving.ticket.is_none() && !moving.is_unknown {
+        forget_own(&lane, moving.address);
+    }
+    let epoch = remember_own(&lane, address, is_large);
+    // A large block has no local free.
+    if stamp_if_due(&mut lane, is_large || moving.ticket.is_some()) {
+        let event = |sink: &mut RecordSink<'_>| {
+            if moving.is_recorded {
+                sink.moved(moving.address, moving.ticket)?;
+            }
+            sink.alloc(address, size_bytes, epoch, stack)
+        };
+        // SAFETY: there is room, by the condition above.
+        unsafe { write(&mut lane, event) };
+    }
 }
 
-/// Remembers a small block as this thread's own, where a filter can; the counter's value.
-fn note_own(log: &mut ThreadLog, address: u64, is_large: bool) -> u32 {
+/// Stores a small block in the filter of this thread, if a filter can hold it; returns its epoch.
+fn remember_own(lane: &OwnLane, address: u64, is_large: bool) -> u32 {
     if let Some(epoch) = lone_epoch() {
-        // What is freed without a look at the filter must not stand in it.
+        // A single recording thread frees without the filter, which must stay empty then.
         return epoch;
     }
-    let place = Place::of(address);
-    let epoch = place.counter().load(Ordering::Relaxed);
-    let is_kept = oddness(address) == 0 && !is_large;
-    log.filter[place.index()] = if is_kept { place.entry(epoch) } else { 0 };
+    let hashed = HashedAddress::of(address);
+    let epoch = hashed.epoch();
+    let is_held = unfilterable(address) == 0 && !is_large;
+    let entry = if is_held { hashed.entry(epoch) } else { 0 };
+    lane.log().filter(hashed.index()).store(entry, Ordering::Relaxed);
     epoch
 }
 
-/// A large allocation, or one at an address that no filter holds.
+/// Records a large allocation, or one at an address that no filter holds.
 #[inline(never)]
-fn allocated_unusually(log: &mut ThreadLog, address: u64, size_bytes: u64, stack: u32) {
+fn allocated_unusually(mut lane: OwnLane, address: u64, size_bytes: u64, stack: u32) {
     if is_wide(address) {
         recorder::count_lost_events(1);
     } else {
         let is_large = size_bytes >= STAMPED_BYTES;
-        let epoch = note_own(log, address, is_large);
-        if stamp_if_due(log, is_large) {
-            write(log, |sink| sink.alloc(address, size_bytes, epoch, stack));
+        let epoch = remember_own(&lane, address, is_large);
+        if stamp_if_due(&mut lane, is_large) {
+            // SAFETY: there is room, by the line above.
+            unsafe { write(&mut lane, |sink| sink.alloc(address, size_bytes, epoch, stack)) };
         }
     }
-    // SAFETY: entered by the caller.
-    unsafe { thread_log::leave(log) };
 }
 
-/// The first event of a thread, or one in a signal handler that interrupted another.
+/// Records the first event of a thread, or one in a signal handler that interrupted another event.
 #[cold]
 #[inline(never)]
 fn allocated_slowly(address: u64, size_bytes: u64, stack: u32) {
-    match thread_log::enter_slowly() {
-        // SAFETY: entered.
-        Entered::Own(log) => allocated_unusually(unsafe { &mut *log }, address, size_bytes, stack),
+    match enter_slowly() {
+        Entered::Own(lane) => allocated_unusually(lane, address, size_bytes, stack),
         entered => {
-            let epoch = Place::of(address).counter().load(Ordering::Relaxed);
+            let epoch = HashedAddress::of(address).epoch();
             append_stamped(entered, 3, |sink| sink.alloc(address, size_bytes, epoch, stack));
         }
     }
@@ -497,31 +424,21 @@ fn allocated_slowly(address: u64, size_bytes: u64, stack: u32) {
 #[inline(never)]
 fn freeing_slowly(address: u64) {
     if is_at_rest() {
-        // When it goes on, all that threads remember is made stale.
+        // `resume` invalidates all filters.
         return;
     }
-    match thread_log::enter_slowly() {
-        Entered::Own(log) => {
-            // SAFETY: entered.
-            let own = unsafe { &mut *log };
-            if !take_if_own(own, address) {
-                freed_elsewhere(own, address, true);
-            } else if stamp_if_due(own, false) {
-                write(own, |sink| sink.free(address, None));
-            }
-            // SAFETY: as above.
-            unsafe { thread_log::leave(log) };
-        }
-        // What is freed unseen makes all that threads remember of the address stale.
+    match enter_slowly() {
+        Entered::Own(lane) => freed(lane, address, || u64::MAX),
+        // An unrecorded free invalidates the filter entries of the address.
         Entered::No => drop(take_ticket(address)),
-        entered => {
+        entered @ Entered::Nested(_) => {
             let ticket = take_ticket(address);
             append_stamped(entered, 2, |sink| sink.free(address, Some(ticket)));
         }
     }
 }
 
-/// Events of the nested lane have a stamp each.
+/// Appends an event with a stamp of its own, as all events of the nested lane have.
 fn append_stamped(
     entered: Entered,
     slots: usize,
@@ -529,22 +446,22 @@ fn append_stamped(
 ) {
     let Some(recorder) = recorder::current() else { return };
     let ticks = clock::counter().wrapping_sub(recorder.spool.start_counter) >> STAMP_SHIFT;
-    thread_log::append_to(entered, slots + 1, |sink| {
+    lanes::append_to(entered, slots + 1, |sink| {
         sink.stamp(ticks)?;
         write(sink)
     });
 }
 
-/// A hook that found recording off.
+/// Ends a hook that found recording off: counts the event, or notices a fork.
 #[cold]
 #[inline(never)]
 fn not_recorded() {
     if !is_at_rest() {
-        let _ = recorder::recording();
+        let _ = requests::recording();
     }
 }
 
-/// Notes that a range of addresses was mapped, unmapped, or added to the heap.
+/// Records that a range of addresses was mapped, unmapped, or added to the heap.
 ///
 /// # Safety
 ///
@@ -553,16 +470,8 @@ pub unsafe fn mapping(kind: MappingKind, address: u64, size_bytes: u64, site: Ca
     if !is_on() {
         return not_recorded();
     }
-    // SAFETY: by contract.
+    // SAFETY: `site` is of a call that has not returned, by contract.
     let stack = unsafe { capture_at(site) }.id().number();
     let counter = clock::counter();
-    thread_log::append(5, |sink| sink.mapping(kind, counter, address, size_bytes, stack));
-}
-
-/// Makes everything stale that threads remember of blocks: what follows was not seen from its start.
-pub(crate) fn forget_blocks() {
-    end_alone();
-    for counter in &EPOCH_COUNTERS {
-        counter.0.fetch_add(1, Ordering::Relaxed);
-    }
+    lanes::append(5, |sink| sink.mapping(kind, counter, address, size_bytes, stack));
 }

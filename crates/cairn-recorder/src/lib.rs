@@ -1,44 +1,97 @@
-//! Records marks, heap events and their call stacks from inside a program, into a file that survives its death.
+//! Records marks, heap events and their call stacks from inside a program, into a file that
+//! survives any end of the program.
 //!
 //! ```
 //! # let directory = std::env::temp_dir();
 //! # let path = directory.join(format!("doc-{}.cairn", std::process::id()));
 //! # let path_bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
-//! use cairn_recorder::{Options, mark, start};
+//! use cairn_recorder::{EndReason, MarkValue, Options, is_recording, mark, mark_value, start, stop};
 //!
 //! start(&Options::new(path_bytes))?;
 //! mark("before the slow part");
+//! let lines = (1..=3).sum::<i64>();
+//! mark_value("lines read", MarkValue::Integer(lines));
+//! assert!(is_recording());
+//! stop(EndReason::Stopped);
 //! # std::fs::remove_file(&path).unwrap();
 //! # Ok::<(), cairn_recorder::StartError>(())
 //! ```
 //!
-//! What is written is a *spool*: `cairn_format::recording` has its bytes, and every `cairn` command reads it, while the program
-//! runs or after its end, whatever that was. Events lie in a shared mapping of the file as soon as they are committed, so
-//! no event is lost when the program is killed, and nothing has to be written at its end.
+//! The file is a *spool*: `cairn_format::recording` describes its bytes. Every `cairn` command
+//! reads it, while the program runs and after its end. Events lie in a shared mapping of the file
+//! as soon as they are committed, so that no event is lost when the program is killed, and nothing
+//! has to be written at its end.
 //!
-//! # What it costs the program
+//! # Overhead
 //!
-//! An event in steady state is a capture and a few stores: no system call, no lock, no allocation. Each thread has 8 bytes of
-//! thread-local storage and up to 33 KiB of memory of the recorder's. Signal handlers may do all that threads may.
+//! An event in steady state is a capture and a few stores: no system call, no lock, no allocation.
+//! Each thread has 8 bytes of thread-local storage and up to 33 KiB of the recorder's memory. Every
+//! function may be called in a signal handler unless its documentation excludes it.
 //!
-//! # When things go wrong
+//! # Failures
 //!
-//! The program goes on; the recording ends, with a word that says why, and a count of what was lost. After a fork the child
-//! records nothing until it calls [`start`] itself, and never touches its parent's file.
+//! The program continues; the recording ends, and states the reason and the number of lost events.
+//! After a fork the child records nothing until it calls [`start`] itself, and never touches its
+//! parent's file.
+//!
+//! # Modules
+//!
+//! Each module uses only modules above it in this table; there is no circle.
+//!
+//! | module | task | uses |
+//! |---|---|---|
+//! | `clock` | reads the counter and the clocks | |
+//! | `os` | system calls | |
+//! | `thread_word` | a word of thread-local storage | |
+//! | `epochs` | counters that order frees and allocations | |
+//! | `build_id` | build ids of loaded modules | |
+//! | `call_site` | entries that pass the caller's registers on | |
+//! | `module_table` | table of loaded modules | |
+//! | `mode` | the word that decides whether events are recorded | `os` |
+//! | `extent` | memory that grows in place | `os` |
+//! | `chooser` | random choice of blocks | `clock` |
+//! | `facts` | facts of the process | `build_id`, `clock`, `os` |
+//! | `spool` | the file, its mapping, its segments | `clock`, `extent`, `os` |
+//! | `writer` | appends records to segments | `clock`, `spool` |
+//! | `table_log` | places to write tables through | `writer` |
+//! | `thread_log` | lanes and filter of a thread; takes a lane on the fast path | `chooser`, `epochs`, `mode`, `os`, `thread_word`, `writer` |
+//! | `recorder` | the state that all threads share; forks | `clock`, `extent`, `mode`, `module_table`, `os`, `spool`, `table_log`, `thread_log`, `writer` |
+//! | `requests` | pauses and resumes; starts children | `epochs`, `mode`, `os`, `recorder` |
+//! | `tables` | writes records of tables | `recorder`, `spool`, `table_log` |
+//! | [`modules`] | writes loads and unloads | `build_id`, `clock`, `module_table`, `os`, `recorder`, `spool`, `tables`, `writer` |
+//! | `stacks` | writes new stacks | `modules`, `os`, `recorder`, `tables` |
+//! | `lanes` | takes a lane on the slow path; stamps; first event of a thread | `clock`, `epochs`, `os`, `recorder`, `requests`, `spool`, `thread_log`, `writer` |
+//! | `sampling` | remembers chosen blocks | `chooser`, `lanes`, `os`, `thread_log` |
+//! | [`heap`] | events of the heap | `clock`, `epochs`, `lanes`, `mode`, `recorder`, `requests`, `sampling`, `spool`, `thread_log`, `writer` |
+//! | `ending` | ends a recording, unmaps it | `clock`, `lanes`, `mode`, `os`, `recorder`, `sampling`, `thread_log` |
+//! | `dump` | copies a recording, flushes it | `os`, `recorder`, `spool`, `tables` |
+//! | `start` | starts a recording | `epochs`, `facts`, `lanes`, `mode`, `modules`, `os`, `recorder`, `requests`, `sampling`, `spool`, `stacks` |
+//! | `marks` | events that the program marks | `clock`, `lanes`, `mode`, `start` |
 #![no_std]
 
+mod build_id;
+mod call_site;
+mod chooser;
 mod clock;
 mod dump;
+mod ending;
+mod epochs;
 mod extent;
 mod facts;
 pub mod heap;
+mod lanes;
 mod marks;
+mod mode;
+mod module_table;
 pub mod modules;
 mod os;
 mod recorder;
+mod requests;
 mod sampling;
 mod spool;
+mod stacks;
 mod start;
+mod table_log;
 mod tables;
 mod thread_log;
 mod thread_word;
@@ -47,13 +100,25 @@ mod writer;
 pub use cairn_capture::CallSite;
 pub use cairn_format::recording::{EndReason, MappingKind, MarkValue};
 pub use dump::{DumpError, dump, flush};
+pub use ending::{
+    end_before_sandbox, exiting, has_ended_memory, leave_file, release_ended, stop, wipe_in_child,
+};
+pub use lanes::thread_ended;
 pub use marks::{capture_from_context, mark, mark_stack, mark_value};
-pub use recorder::{
-    end_before_sandbox, exiting, forbid_system_calls, forbids_system_calls, forked_child, has_ended_memory,
-    is_at_rest, is_recording, is_under_way, leave_file, must_be_told_of_forks, note_passing_slots, pause,
-    recording_path, release_ended, resume, set_child_starter, stop, take_less_room, wipe_in_child,
+pub use recorder::{needs_fork_hook, recording_path};
+pub use requests::{
+    forbid_system_calls, forbids_system_calls, forked_child, is_at_rest, is_recording, is_under_way,
+    limit_room, note_bypassing_slots, pause, resume, set_child_starter,
 };
 pub use start::{Keep, Options, StartError, start, start_default, start_in_child};
-pub use thread_log::thread_ended;
 #[cfg(target_arch = "x86_64")]
 pub use thread_word::thread_word_offset;
+
+/// Runs the examples in the book as tests.
+#[cfg(all(doctest, target_os = "linux"))]
+mod book {
+    #[doc = include_str!("../../../docs/book/recorder-and-player.md")]
+    struct Recorder;
+    #[doc = include_str!("../../../docs/book/c-and-rust.md")]
+    struct Capture;
+}

@@ -1,212 +1,173 @@
-//! Which modules are loaded, and when they came and went.
+//! Writes which modules are loaded, and when they came and went.
 //!
-//! A module is written when it is first seen: at the start, after every `dlopen`, and at the latest when an address of it
-//! is first on a stack. `docs/design/0004-following-modules.md` compares the ways to learn of loads and unloads.
+//! A module is written when it is first seen: at the start, after every `dlopen`, and at the latest
+//! when an address of it is first on a stack. `docs/design/0004-following-modules.md` compares the
+//! ways to notice loads and unloads.
 //!
-//! A module is known by the identity that a capture gives its addresses, and by where it lies. When it goes its place in the
-//! table is closed for ever, so that the same file at the same address later has another number.
+//! A module is identified by the identity that a capture gives its addresses, and by where it lies.
+//! When it goes its entry in the table is closed for good, so that the same file at the same
+//! address gets another number later.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
-use cairn_capture::{LoadedModule, ModuleIdentity, read_own_memory};
+use cairn_capture::{LoadedModule, ModuleIdentity};
 use cairn_format::AbsoluteAddress;
 use cairn_format::recording;
 
+use crate::build_id::{self, BUILD_ID_BYTES};
 use crate::clock;
-use crate::os::{self, KeptErrno, PathText};
+use crate::module_table::{GONE, ModuleLoad, ModuleTable, key_of};
+use crate::os::{self, ErrnoGuard, PathText};
 use crate::recorder::{self, Recorder};
-use crate::tables::Tables;
+use crate::spool::PATH_BYTES;
+use crate::tables::TableWriter;
 use crate::writer::LONGEST_SLOTS;
 
-/// As many loads as are told apart.
-const LOADS: usize = 1 << 14;
-/// In place of the key of a module that is gone. No key: its lower half would be an identity.
-const GONE: u64 = 1 << 32;
-
-/// One load of a file.
-#[repr(C)]
-struct Load {
-    /// Page of the first address and identity; 0 for none yet, [`GONE`].
-    key: AtomicU64,
-    start: AtomicU64,
-    end: AtomicU64,
-    is_written: AtomicU32,
-    reserved: u32,
+/// Returns the number of the module around an address on a stack, which is written first if it is
+/// unknown; 0 for none.
+pub(crate) fn number_of(
+    table: &ModuleTable,
+    identity: ModuleIdentity,
+    address: u64,
+    tables: &mut TableWriter<'_>,
+) -> u32 {
+    if identity == ModuleIdentity::NONE {
+        return 0;
+    }
+    let found = table
+        .loads()
+        .find(|(_, load)| load.key.load(Ordering::Acquire) as u32 == identity.number() && load.is_written());
+    if let Some((number, _)) = found {
+        return number;
+    }
+    // A return address may be the first one behind its module.
+    let module = [address, address.wrapping_sub(1)].into_iter().find_map(|address| {
+        LoadedModule::at(AbsoluteAddress::new(address)).filter(|module| module.identity == identity)
+    });
+    module.map_or(0, |module| add(table, &module, tables))
 }
 
-impl Load {
-    /// Whether it is in the recording, or will be in a moment.
-    fn is_written(&self) -> bool {
-        self.is_written.load(Ordering::Acquire) != 0
+/// Returns the number of a module that is loaded now, and writes it unless that was done.
+fn add(table: &ModuleTable, module: &LoadedModule, tables: &mut TableWriter<'_>) -> u32 {
+    let key = key_of(module);
+    let Some((number, load)) = table.entry(key) else { return 0 };
+    if load.is_written() {
+        return number;
     }
-
-    /// Writes that the module of this key is gone; once.
-    fn close(&self, (number, counter): (u32, u64), key: u64, tables: &mut Tables<'_>) {
-        if self.is_written()
-            && self.key.compare_exchange(key, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        {
-            tables.append(2, |sink| sink.module_unloaded(number, counter));
+    load.start.store(module.start.value(), Ordering::Release);
+    load.end.store(module.end.value(), Ordering::Release);
+    let seen = clock::counter();
+    // One thread writes the record: a second one might be late, when the module is gone again. And
+    // `module` may have been read from an earlier load at this address, whose memory was free by
+    // then. So name and build id are compared with what is there now, before the claim.
+    let is_there = || LoadedModule::at(module.start).filter(|now| key_of(now) == key);
+    let is_true = |name: &[u8], id: &[u8]| {
+        is_there().is_some_and(|now| {
+            (name.len() >= NAME_BYTES || now.has_name(name))
+                && build_id::of_module(&now, name.is_empty(), &mut [0; BUILD_ID_BYTES]) == id
+        }) && is_there().is_some()
+    };
+    let begin = |tables: &mut TableWriter<'_>, name: &[u8], id: &[u8]| {
+        let is_mine = is_true(name, id) && load.claim_writing();
+        if is_mine {
+            close_overlapped(table, (number, seen), module, tables);
         }
+        is_mine
+    };
+    match write((number, seen), module, tables, begin) {
+        WriteOutcome::NoRoom => load.unclaim_writing(),
+        // A thread that unloads the module may have searched the table before this was written.
+        WriteOutcome::Written if is_there().is_none() => {
+            close(load, (number, clock::counter()), key, tables);
+        }
+        WriteOutcome::Written | WriteOutcome::NotBegun => {}
+    }
+    if load.is_written() { number } else { 0 }
+}
+
+/// Writes once that the module of this key is gone.
+fn close(load: &ModuleLoad, (number, counter): (u32, u64), key: u64, tables: &mut TableWriter<'_>) {
+    if load.close(key) {
+        tables.append(2, |sink| sink.module_unloaded(number, counter));
     }
 }
 
-/// See the module documentation. The number of a load is its place in the table, from 1.
-#[repr(C)]
-pub(crate) struct ModuleTable {
-    loads: [Load; LOADS],
-    used: AtomicU32,
-    /// What the loader had counted at the last scan: modules loaded, modules unloaded.
-    added: AtomicU64,
-    removed: AtomicU64,
-}
-
-fn key_of(module: &LoadedModule) -> u64 {
-    module.start.value() >> 12 << 32 | u64::from(module.identity.number())
-}
-
-impl ModuleTable {
-    /// The number of the module that an address on a stack belongs to, which is written before if it is not known; 0 for
-    /// none.
-    pub(crate) fn number_of(&self, identity: ModuleIdentity, address: u64, tables: &mut Tables<'_>) -> u32 {
-        if identity == ModuleIdentity::NONE {
-            return 0;
-        }
-        let found = self.loads().find(|(_, load)| {
-            load.key.load(Ordering::Acquire) as u32 == identity.number() && load.is_written()
-        });
-        if let Some((number, _)) = found {
-            return number;
-        }
-        // A return address may be the first one behind its module.
-        let module = [address, address.wrapping_sub(1)].into_iter().find_map(|address| {
-            LoadedModule::at(AbsoluteAddress::new(address)).filter(|module| module.identity == identity)
-        });
-        module.map_or(0, |module| self.add(&module, tables))
-    }
-
-    fn loads(&self) -> impl Iterator<Item = (u32, &Load)> {
-        (1..).zip(self.loads.iter().take(self.used.load(Ordering::Acquire) as usize))
-    }
-
-    /// The number of a module that is loaded now; writes it unless that was done.
-    fn add(&self, module: &LoadedModule, tables: &mut Tables<'_>) -> u32 {
-        let key = key_of(module);
-        let Some((number, load)) = self.place(key) else { return 0 };
-        if load.is_written() {
-            return number;
-        }
-        load.start.store(module.start.value(), Ordering::Release);
-        load.end.store(module.end.value(), Ordering::Release);
-        let seen = clock::counter();
-        // The place of a module that is gone waits for the next time that it is loaded. Only one thread writes it: another one might
-        // come to it when the module is gone again. And what was read of it may be of a load before this one, and of memory that was
-        // free by then: it is read once more.
-        let is_there = || LoadedModule::at(module.start).filter(|now| key_of(now) == key);
-        let is_true = |name: &[u8], build_id: &[u8]| {
-            is_there().is_some_and(|now| {
-                (name.len() >= NAME_BYTES || now.has_name(name))
-                    && build_id_of(&now, name.is_empty(), &mut [0; BUILD_ID_BYTES]) == build_id
-            }) && is_there().is_some()
-        };
-        let begin = |tables: &mut Tables<'_>, name: &[u8], build_id: &[u8]| {
-            let is_mine = is_true(name, build_id)
-                && load.is_written.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok();
-            if is_mine {
-                self.close_overlapped((number, seen), module, tables);
-            }
-            is_mine
-        };
-        match write((number, seen), module, tables, begin) {
-            Outcome::NoRoom => load.is_written.store(0, Ordering::Release),
-            // Who unloads it may have looked for what to close before this was written.
-            Outcome::Written if is_there().is_none() => {
-                load.close((number, clock::counter()), key, tables);
-            }
-            Outcome::Written | Outcome::NotBegun => {}
-        }
-        if load.is_written() { number } else { 0 }
-    }
-
-    /// Writes that those are gone in whose place another one lies now.
-    fn close_overlapped(&self, (number, counter): (u32, u64), by: &LoadedModule, tables: &mut Tables<'_>) {
-        for (other, load) in self.loads().filter(|(other, _)| *other != number) {
-            let key = load.key.load(Ordering::Acquire);
-            let is_overlapped = load.start.load(Ordering::Acquire) < by.end.value()
-                && by.start.value() < load.end.load(Ordering::Acquire);
-            if key != 0 && key != GONE && is_overlapped {
-                load.close((other, counter), key, tables);
-            }
-        }
-    }
-
-    /// The place of a key, a new one if need be.
-    fn place(&self, key: u64) -> Option<(u32, &Load)> {
-        for (index, load) in (0..).zip(&self.loads) {
-            match load.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    self.used.fetch_max(index + 1, Ordering::AcqRel);
-                    return Some((index + 1, load));
-                }
-                Err(other) if other == key => return Some((index + 1, load)),
-                Err(_) => {}
-            }
-        }
-        None
-    }
-
-    /// Whether a module that begins there is in the table.
-    fn has_start(&self, start: AbsoluteAddress) -> bool {
-        self.loads().any(|(_, load)| {
-            load.start.load(Ordering::Acquire) == start.value()
-                && load.is_written()
-                && load.key.load(Ordering::Acquire) != GONE
-        })
-    }
-
-    /// Writes that those are gone which are. Where nothing was loaded meanwhile, no other module can have taken a place; else each one
-    /// is looked at as a whole.
-    fn close_unloaded(&self, may_be_replaced: bool, tables: &mut Tables<'_>) {
-        for (number, load) in self.loads() {
-            let key = load.key.load(Ordering::Acquire);
-            let start = load.start.load(Ordering::Acquire);
-            if key == 0 || key == GONE || start == 0 {
-                continue;
-            }
-            let start = AbsoluteAddress::new(start);
-            let is_there = LoadedModule::start_at(start) == Some(start)
-                && (!may_be_replaced || LoadedModule::at(start).is_some_and(|now| key_of(&now) == key));
-            if !is_there {
-                load.close((number, clock::counter()), key, tables);
-            }
+/// Writes that the modules are gone whose memory another one occupies now.
+fn close_overlapped(
+    table: &ModuleTable,
+    (number, counter): (u32, u64),
+    by: &LoadedModule,
+    tables: &mut TableWriter<'_>,
+) {
+    for (other, load) in table.loads().filter(|(other, _)| *other != number) {
+        let key = load.key.load(Ordering::Acquire);
+        let is_overlapped = load.start.load(Ordering::Acquire) < by.end.value()
+            && by.start.value() < load.end.load(Ordering::Acquire);
+        if key != 0 && key != GONE && is_overlapped {
+            close(load, (other, counter), key, tables);
         }
     }
 }
 
+/// Writes which modules are gone. If nothing was loaded meanwhile, no other module can lie in the
+/// place of a known one, and its start proves that it is there; otherwise its key is compared too.
+fn close_unloaded(table: &ModuleTable, may_be_replaced: bool, tables: &mut TableWriter<'_>) {
+    for (number, load) in table.loads() {
+        let key = load.key.load(Ordering::Acquire);
+        let start = load.start.load(Ordering::Acquire);
+        if key == 0 || key == GONE || start == 0 {
+            continue;
+        }
+        let start = AbsoluteAddress::new(start);
+        let is_there = LoadedModule::start_at(start) == Some(start)
+            && (!may_be_replaced || LoadedModule::at(start).is_some_and(|now| key_of(&now) == key));
+        if !is_there {
+            close(load, (number, clock::counter()), key, tables);
+        }
+    }
+}
+
+/// Result of writing a module.
 #[derive(PartialEq, Eq)]
-enum Outcome {
+enum WriteOutcome {
     Written,
     NotBegun,
     NoRoom,
 }
 
-/// As much of a longer name is kept.
+/// Limit of a name's length, in bytes; a longer one is cut.
 const NAME_BYTES: usize = 4000;
-/// No build id is longer.
-const BUILD_ID_BYTES: usize = 64;
 
-/// Writes a module as it is in memory: what became of its file meanwhile does not matter. What is known of it is read before `begin`
-/// is asked whether it is to be written, by its name and build id.
+/// Writes a module as it is in memory: changes of its file meanwhile have no effect. Name and build
+/// id are read before `begin` decides by them whether the module is written.
 fn write(
+    number_and_counter: (u32, u64),
+    module: &LoadedModule,
+    tables: &mut TableWriter<'_>,
+    begin: impl FnOnce(&mut TableWriter<'_>, &[u8], &[u8]) -> bool,
+) -> WriteOutcome {
+    let scratch = tables.take_scratch();
+    let outcome = write_in(scratch, number_and_counter, module, tables, begin);
+    tables.return_scratch(scratch);
+    outcome
+}
+
+fn write_in(
+    scratch: &mut [u8],
     (number, counter): (u32, u64),
     module: &LoadedModule,
-    tables: &mut Tables<'_>,
-    begin: impl FnOnce(&mut Tables<'_>, &[u8], &[u8]) -> bool,
-) -> Outcome {
-    let (build_id_place, rest) = tables.scratch().split_at_mut(BUILD_ID_BYTES);
-    let (path_place, name_place) = rest.split_at_mut(4096);
+    tables: &mut TableWriter<'_>,
+    begin: impl FnOnce(&mut TableWriter<'_>, &[u8], &[u8]) -> bool,
+) -> WriteOutcome {
+    let Some((id_place, rest)) = scratch.split_at_mut_checked(BUILD_ID_BYTES) else {
+        return WriteOutcome::NoRoom;
+    };
+    let Some((path_place, name_place)) = rest.split_at_mut_checked(PATH_BYTES) else {
+        return WriteOutcome::NoRoom;
+    };
     let name = module.copy_name(name_place.get_mut(..NAME_BYTES).unwrap_or_default());
-    let build_id = build_id_of(module, name.is_empty(), build_id_place);
+    let build_id = build_id::of_module(module, name.is_empty(), id_place);
     let path = path(name, module, path_place);
     let loaded = recording::LoadedModule {
         number,
@@ -219,17 +180,21 @@ fn write(
     };
     let slots = LONGEST_SLOTS.min(6 + (build_id.len() + path.len()).div_ceil(8));
     if !begin(tables, name, build_id) {
-        return Outcome::NotBegun;
+        return WriteOutcome::NotBegun;
     }
-    if tables.append(slots, |sink| sink.module_loaded(&loaded)) { Outcome::Written } else { Outcome::NoRoom }
+    if tables.append(slots, |sink| sink.module_loaded(&loaded)) {
+        WriteOutcome::Written
+    } else {
+        WriteOutcome::NoRoom
+    }
 }
 
-/// The path of a module by the name that the loader has: the program itself has none, and what was opened by a relative
-/// path has that.
+/// Returns the path of a module whose name in the loader is given: the name of the program itself
+/// is empty, and that of a library opened by a relative path is relative.
 fn path<'a>(name: &[u8], module: &LoadedModule, into: &'a mut [u8]) -> &'a [u8] {
     if name.is_empty() {
         let length = os::read_link(c"/proc/self/exe", into).len();
-        // The loader names the kernel's own module by no path, and on some systems by nothing.
+        // The name of the kernel's own module is no path, and on some systems empty.
         let is_vdso = is_kernel_module(module);
         return if is_vdso { b"[vdso]" } else { into.get(..length).unwrap_or_default() };
     }
@@ -245,92 +210,25 @@ fn path<'a>(name: &[u8], module: &LoadedModule, into: &'a mut [u8]) -> &'a [u8] 
 }
 
 fn is_kernel_module(module: &LoadedModule) -> bool {
-    // SAFETY: asks the auxiliary vector.
+    // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.
     module.start.value() == unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) }
 }
 
-/// The build id of a module. One with holes between its segments is several modules to the loader, one for each segment, and
-/// only the first has the ELF header: for the others it lies where the file's address 0 is, or, in a program at fixed addresses,
-/// before the headers that the kernel tells of.
-fn build_id_of<'a>(module: &LoadedModule, is_program: bool, into: &'a mut [u8]) -> &'a [u8] {
-    let first = if is_program && module.bias == 0 {
-        // SAFETY: asks the auxiliary vector.
-        unsafe { libc::getauxval(libc::AT_PHDR) & !0xfff }
-    } else {
-        module.bias
-    };
-    let starts = [module.start.value(), first];
-    let length =
-        starts.into_iter().find_map(|start| find_build_id(start, module.bias, into)).unwrap_or_default();
-    into.get(..length).unwrap_or_default()
-}
-
-const PT_NOTE: u32 = 4;
-const NT_GNU_BUILD_ID: u32 = 3;
-
-/// The GNU build id among the notes of the module whose ELF header lies at `start`.
-pub(crate) fn build_id(start: u64, bias: u64, into: &mut [u8]) -> &[u8] {
-    let length = find_build_id(start, bias, into).unwrap_or(0);
-    into.get(..length).unwrap_or_default()
-}
-
-fn find_build_id(start: u64, bias: u64, into: &mut [u8]) -> Option<usize> {
-    let magic: [u8; 8] = read(start)?;
-    if magic.get(..6)? != [0x7f, b'E', b'L', b'F', 2, 1] {
-        return None;
-    }
-    // e_phoff, e_phentsize, e_phnum of a 64-bit ELF header.
-    let headers = start.checked_add(u64::from_le_bytes(read(start + 32)?))?;
-    let entry_bytes = u64::from(u16::from_le_bytes(read(start + 54)?));
-    let count = u64::from(u16::from_le_bytes(read(start + 56)?)).min(64);
-    for index in 0..count {
-        let header = headers.checked_add(index * entry_bytes)?;
-        if u32::from_le_bytes(read(header)?) != PT_NOTE {
-            continue;
-        }
-        let notes = bias.wrapping_add(u64::from_le_bytes(read(header + 16)?));
-        let bytes = u64::from_le_bytes(read(header + 40)?).min(1 << 16);
-        if let Some(length) = build_id_among(notes, notes.checked_add(bytes)?, into) {
-            return Some(length);
-        }
-    }
-    None
-}
-
-/// The build id among the notes between two addresses.
-fn build_id_among(notes: u64, end: u64, into: &mut [u8]) -> Option<usize> {
-    let mut note = notes;
-    while note.checked_add(12)? <= end {
-        let word = |at: u64| Some(u64::from(u32::from_le_bytes(read(note + at)?)));
-        let (name_bytes, value_bytes, kind) = (word(0)?, word(4)?, word(8)? as u32);
-        let name = note + 12;
-        let value = name.checked_add(name_bytes.next_multiple_of(4))?;
-        if kind == NT_GNU_BUILD_ID && name_bytes == 4 && read(name)? == *b"GNU\0" {
-            let place = into.get_mut(..value_bytes as usize)?;
-            return (read_own_memory(value, place) == place.len()).then_some(place.len());
-        }
-        note = value.checked_add(value_bytes.next_multiple_of(4))?;
-    }
-    None
-}
-
-fn read<const N: usize>(address: u64) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    (read_own_memory(address, &mut bytes) == N).then_some(bytes)
-}
-
-/// Writes all modules that are loaded and were not known, and those that are not there any more. Call it after `dlopen` and
-/// `dlmopen`, outside of hooks: it takes the loader's lock, as these do. It costs next to nothing when nothing has changed.
+/// Writes all modules that were loaded or unloaded since the last call.
+///
+/// Call it after `dlopen` and `dlmopen`, outside of hooks: it takes the loader's lock, as these do.
+/// When nothing has changed it compares two counters of the loader.
 pub fn scan() {
     scan_after(false);
 }
 
 fn scan_after(is_unloaded: bool) {
     let Some(recorder) = recorder::current() else { return };
-    let _errno = KeptErrno::new();
-    // What the loader counts changes before its modules are gone, and a scan of another thread may have come between the two.
-    if is_unloaded && let Some(mut tables) = Tables::take(recorder) {
-        recorder.modules.close_unloaded(false, &mut tables);
+    let _errno = ErrnoGuard::new();
+    // The loader counts a module as unloaded before it is gone, and a scan by another thread may
+    // have run in between.
+    if is_unloaded && let Some(mut tables) = TableWriter::take(recorder) {
+        close_unloaded(&recorder.modules, false, &mut tables);
     }
     for _ in 0..SCANS {
         if scan_once(&recorder.modules, recorder) {
@@ -339,12 +237,13 @@ fn scan_after(is_unloaded: bool) {
     }
 }
 
-/// So often a scan is repeated because other threads load and unload meanwhile; then it is left to theirs.
+/// Maximum scans while other threads load and unload; 3, after which their own scans do the rest.
 const SCANS: u32 = 3;
 
-/// True when what was written is how things are: the counters are then kept, and nothing is done until they change.
+/// Scans once. Returns true when nothing changed meanwhile: the counters are then stored, and later
+/// scans do nothing until they change.
 fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
-    let mut found = Found { inside: [0; FOUND_AT_ONCE], count: 0, skip: 0, added: 0, removed: 0 };
+    let mut found = FoundModules { inside: [0; FOUND_AT_ONCE], count: 0, skip: 0, added: 0, removed: 0 };
     found.collect();
     let (added, removed) = (found.added, found.removed);
     let is_added = modules.added.load(Ordering::Acquire) != added;
@@ -352,10 +251,10 @@ fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
     if !is_added && !is_removed {
         return true;
     }
-    let Some(mut tables) = Tables::take(recorder) else { return false };
-    // First those that are gone: another one may lie in their place.
+    let Some(mut tables) = TableWriter::take(recorder) else { return false };
+    // Unloaded modules come first: another one may lie in the place of one of them.
     if is_removed {
-        modules.close_unloaded(is_added, &mut tables);
+        close_unloaded(modules, is_added, &mut tables);
     }
     let mut is_whole = true;
     loop {
@@ -378,20 +277,20 @@ fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
     is_stable
 }
 
-/// Writes the module around an address of its unless it is known. False for one that is in the loader's lists and cannot be found
-/// yet, or not any more: another thread is loading or unloading it.
-fn is_written(modules: &ModuleTable, address: AbsoluteAddress, tables: &mut Tables<'_>) -> bool {
+/// Writes the module around this address unless it is known. Returns false for one that is in the
+/// loader's lists but cannot be found: another thread is loading or unloading it.
+fn is_written(modules: &ModuleTable, address: AbsoluteAddress, tables: &mut TableWriter<'_>) -> bool {
     let Some(start) = LoadedModule::start_at(address) else { return false };
     if !modules.has_start(start) {
-        return LoadedModule::at(address).is_some_and(|module| modules.add(&module, tables) != 0);
+        return LoadedModule::at(address).is_some_and(|module| add(modules, &module, tables) != 0);
     }
     true
 }
 
 const FOUND_AT_ONCE: usize = 64;
 
-/// An address in each of some modules. They are written outside of the loader's lock, which the callback runs under.
-struct Found {
+/// An address in each of some modules, collected under the loader's lock and used outside of it.
+struct FoundModules {
     inside: [u64; FOUND_AT_ONCE],
     count: usize,
     skip: usize,
@@ -399,11 +298,12 @@ struct Found {
     removed: u64,
 }
 
-impl Found {
-    /// The next ones, and the counters.
+impl FoundModules {
+    /// Collects the next modules, and the loader's counters.
     fn collect(&mut self) {
         self.count = 0;
-        // SAFETY: the callback takes what it is given here, and it is not kept.
+        // SAFETY: the callback takes a `FoundModules`, which is passed here and lives longer than
+        // the call.
         unsafe { libc::dl_iterate_phdr(Some(on_first_module), core::ptr::from_mut(self).cast()) };
     }
 
@@ -417,14 +317,19 @@ impl Found {
     }
 }
 
-/// Called for the first module. `dl_iterate_phdr` shows the caller's namespace alone, but holds the lock that keeps the lists of all
-/// of them as they are.
+/// Called for the first module. `dl_iterate_phdr` shows the caller's namespace only, but holds the
+/// lock that protects the lists of all namespaces.
+///
+/// # Safety
+///
+/// `info` is the loader's, and `found` points to a [`FoundModules`] that nobody else uses.
 unsafe extern "C" fn on_first_module(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-    // SAFETY: the loader's, valid during the call; and what `scan` passed.
-    let (info, found) = unsafe { (&*info, &mut *found.cast::<Found>()) };
+    // SAFETY: both by contract.
+    let (info, found) = unsafe { (&*info, &mut *found.cast::<FoundModules>()) };
     (found.added, found.removed) = (info.dlpi_adds, info.dlpi_subs);
     let skip = found.skip;
-    // SAFETY: the lists are the loader's, which stands still.
+    // SAFETY: the caller, `dl_iterate_phdr`, holds the loader's lock, so that its lists do not
+    // change.
     unsafe {
         let mut namespace = debugger_interface();
         while let Some(lists) = namespace.as_ref() {
@@ -461,15 +366,16 @@ struct ListedModule {
     next: *const ListedModule,
 }
 
-/// Where the loader tells debuggers what is loaded: an entry of the program's dynamic section says it.
+/// Returns the loader's interface for debuggers, which lists all modules; an entry of the program's
+/// dynamic section leads there.
 fn debugger_interface() -> *const Namespace {
     const DT_DEBUG: u64 = 21;
-    // SAFETY: asks the auxiliary vector.
+    // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.
     let (headers, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
     if headers == 0 {
         return core::ptr::null();
     }
-    // SAFETY: the program's own headers, which stay mapped.
+    // SAFETY: the kernel states address and number of the program's headers, which stay mapped.
     let table = unsafe { core::slice::from_raw_parts(headers as *const libc::Elf64_Phdr, count as usize) };
     let stated = |kind| table.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr);
     let (Some(own), Some(dynamic)) = (stated(libc::PT_PHDR), stated(libc::PT_DYNAMIC)) else {
@@ -477,20 +383,21 @@ fn debugger_interface() -> *const Namespace {
     };
     let mut entry = headers.wrapping_sub(own).wrapping_add(dynamic) as *const [u64; 2];
     loop {
-        // SAFETY: the dynamic section ends with an entry of tag 0.
+        // SAFETY: the section ends with an entry of tag 0, and no entry behind it is read.
         match unsafe { *entry } {
             [0, _] => return core::ptr::null(),
             [DT_DEBUG, address] => return address as *const Namespace,
-            // SAFETY: not the last one.
+            // SAFETY: this entry is not the last one.
             _ => entry = unsafe { entry.add(1) },
         }
     }
 }
 
-/// Runs `unload`, which may unload modules, as a call of `dlclose` does, and writes which are gone. Wrap every unload in this,
-/// in place of [`cairn_capture::while_unloading`], which is part of it.
+/// Runs `unload`, which may unload modules as `dlclose` does, and writes which are gone.
+///
+/// Wrap every unload in this. It contains [`cairn_capture::while_unloading`].
 pub fn while_unloading<R>(unload: impl FnOnce() -> R) -> R {
-    // What was never on a stack is seen for the first time, before it goes.
+    // A module that was never on a stack is written before it goes.
     scan();
     let result = cairn_capture::while_unloading(unload);
     scan_after(true);

@@ -1,35 +1,37 @@
-//! The kernel, asked without the C library's wrappers.
+//! System calls without the C library's wrappers.
 //!
-//! The wrappers of `open`, `close`, `nanosleep` and others are cancellation points, and some are interposed by the very
-//! library that this code is part of. So every call here goes through `syscall`, which is neither, and every entry of the
-//! recorder that may come here keeps the program's `errno` ([`KeptErrno`]).
+//! The wrappers of `open`, `close`, `nanosleep` and others are cancellation points, and some are
+//! interposed by the very library that this code is part of. So every call here goes through
+//! `syscall`, which is neither. Every entry of the recorder that can make a system call preserves
+//! the program's `errno` ([`ErrnoGuard`]).
 
 use core::ffi::{CStr, c_int, c_long};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// What the kernel answers in place of a result.
+/// Error number of a failed system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Errno(pub(crate) c_int);
 
-/// Restores `errno` when it goes out of scope: the program must not see errors that it did not cause.
-pub(crate) struct KeptErrno(c_int);
+/// Restores `errno` when it goes out of scope: the program must not see errors that it did not
+/// cause.
+pub(crate) struct ErrnoGuard(c_int);
 
-impl KeptErrno {
+impl ErrnoGuard {
     pub(crate) fn new() -> Self {
         // SAFETY: the address of this thread's errno is always valid.
         Self(unsafe { *libc::__errno_location() })
     }
 }
 
-impl Drop for KeptErrno {
+impl Drop for ErrnoGuard {
     fn drop(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: the address of this thread's errno is always valid.
         unsafe { *libc::__errno_location() = self.0 }
     }
 }
 
-/// The result of a call, or the error that it left behind.
+/// Returns the result of a system call, or its error number.
 fn answer(result: c_long) -> Result<usize, Errno> {
     if result == -1 {
         // SAFETY: the address of this thread's errno is always valid.
@@ -38,10 +40,10 @@ fn answer(result: c_long) -> Result<usize, Errno> {
     Ok(result as usize)
 }
 
-/// True when this process runs with more rights than its caller, as a set-user-ID program does: the caller's environment and working
-/// directory must not direct it.
+/// Returns true when this process has more rights than its caller, as a set-user-ID program does:
+/// the caller's environment and working directory must not direct it.
 pub(crate) fn has_raised_rights() -> bool {
-    // SAFETY: only looks at what the kernel told the process when it began.
+    // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
@@ -51,14 +53,14 @@ pub(crate) struct File(c_int);
 impl File {
     pub(crate) fn open(path: &CStr, flags: c_int, mode: u32) -> Result<Self, Errno> {
         let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
-        // SAFETY: the path ends with a NUL.
+        // SAFETY: a `CStr` ends with a NUL, and the kernel only reads it.
         let number = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, mode) };
         answer(number).map(|number| Self(number as c_int))
     }
 
-    /// Memory with a descriptor.
+    /// Makes memory with a descriptor.
     pub(crate) fn in_memory(name: &CStr) -> Result<Self, Errno> {
-        // SAFETY: the name ends with a NUL.
+        // SAFETY: a `CStr` ends with a NUL, and the kernel only reads it.
         let number = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
         answer(number).map(|number| Self(number as c_int))
     }
@@ -69,7 +71,7 @@ impl File {
 
     pub(crate) fn read(&self, into: &mut [u8]) -> Result<usize, Errno> {
         loop {
-            // SAFETY: writes into the slice alone.
+            // SAFETY: the kernel writes at most the length of the slice.
             let count =
                 answer(unsafe { libc::syscall(libc::SYS_read, self.0, into.as_mut_ptr(), into.len()) });
             if count != Err(Errno(libc::EINTR)) {
@@ -78,7 +80,7 @@ impl File {
         }
     }
 
-    /// Reads until the end or until `into` is full; the bytes read.
+    /// Reads until the end or until `into` is full; returns the bytes read.
     pub(crate) fn read_all<'a>(&self, into: &'a mut [u8]) -> &'a mut [u8] {
         let mut count = 0;
         while let Some(rest) = into.get_mut(count..).filter(|rest| !rest.is_empty()) {
@@ -93,7 +95,7 @@ impl File {
     pub(crate) fn write_all(&self, bytes: &[u8]) -> Result<(), Errno> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            // SAFETY: reads the slice alone.
+            // SAFETY: the kernel reads at most the length of the slice.
             match answer(unsafe { libc::syscall(libc::SYS_write, self.0, rest.as_ptr(), rest.len()) }) {
                 Ok(0) => return Err(Errno(libc::EIO)),
                 Ok(count) => rest = rest.get(count..).unwrap_or_default(),
@@ -105,48 +107,50 @@ impl File {
     }
 
     pub(crate) fn seek(&self, to: u64) -> Result<(), Errno> {
-        // SAFETY: moves the position of our own descriptor.
+        // SAFETY: the call touches no memory; the descriptor is open as long as `self`.
         answer(unsafe { libc::syscall(libc::SYS_lseek, self.0, to, libc::SEEK_SET) }).map(drop)
     }
 
     pub(crate) fn set_length(&self, bytes: u64) -> Result<(), Errno> {
-        // SAFETY: changes our own file.
+        // SAFETY: the call changes no memory, except mappings of pages that it cuts off: the
+        // callers cut files that are not mapped yet.
         answer(unsafe { libc::syscall(libc::SYS_ftruncate, self.0, bytes) }).map(drop)
     }
 
-    /// Which file it is: device and inode.
+    /// Returns the identity of the file: device and inode.
     pub(crate) fn identity(&self) -> Result<(u64, u64), Errno> {
         self.identity_and_length().map(|(identity, _)| identity)
     }
 
-    /// Which file it is, and how long.
+    /// Returns the identity of the file, and its length.
     pub(crate) fn identity_and_length(&self) -> Result<((u64, u64), u64), Errno> {
         let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
-        // SAFETY: writes to the variable.
+        // SAFETY: the kernel writes one structure of this type to the variable.
         answer(unsafe { libc::syscall(libc::SYS_fstat, self.0, status.as_mut_ptr()) })?;
-        // SAFETY: filled, and zeros are a value.
+        // SAFETY: initialised with zeros, which are a value of the type, before the kernel filled
+        // it.
         let status = unsafe { status.assume_init() };
         Ok(((status.st_dev, status.st_ino), status.st_size as u64))
     }
 
-    /// How much room its file system has; `u64::MAX` where that is not known.
+    /// Returns the free bytes of the file system; `u64::MAX` if they are unknown.
     pub(crate) fn free_bytes(&self) -> u64 {
         let mut status = core::mem::MaybeUninit::<libc::statfs>::zeroed();
-        // SAFETY: writes to the variable.
+        // SAFETY: the kernel writes one structure of this type to the variable.
         let result = answer(unsafe { libc::syscall(libc::SYS_fstatfs, self.0, status.as_mut_ptr()) });
-        // SAFETY: filled, or zeros, which are a value.
+        // SAFETY: initialised with zeros, which are a value of the type.
         let status = unsafe { status.assume_init() };
-        // Some file systems know no blocks.
+        // Some file systems report no blocks at all.
         if result.is_err() || status.f_blocks == 0 {
             return u64::MAX;
         }
         status.f_bavail.saturating_mul(status.f_bsize as u64)
     }
 
-    /// Storage for a range of the file, which grows as far as needed. The bytes that are there stay.
+    /// Allocates storage for a range of the file, which grows as needed. Existing bytes stay.
     pub(crate) fn allocate(&self, from: u64, bytes: u64) -> Result<(), Errno> {
         loop {
-            // SAFETY: changes our own file.
+            // SAFETY: the call touches no memory; the descriptor is open as long as `self`.
             let result = answer(unsafe { libc::syscall(libc::SYS_fallocate, self.0, 0, from, bytes) });
             if result != Err(Errno(libc::EINTR)) {
                 return result.map(drop);
@@ -154,13 +158,13 @@ impl File {
         }
     }
 
-    /// Writes zeros, where a file system knows no other way to give storage.
+    /// Writes zeros, on a file system that cannot allocate storage otherwise.
     pub(crate) fn write_zeros(&self, from: u64, bytes: u64) -> Result<(), Errno> {
         static ZEROS: [u8; 4096] = [0; 4096];
         let mut done = 0;
         while done < bytes {
             let length = (bytes - done).min(ZEROS.len() as u64) as usize;
-            // SAFETY: reads the zeros alone.
+            // SAFETY: the kernel reads `length` bytes, at most the length of `ZEROS`.
             let result = answer(unsafe {
                 libc::syscall(libc::SYS_pwrite64, self.0, ZEROS.as_ptr(), length, from + done)
             });
@@ -174,13 +178,14 @@ impl File {
         Ok(())
     }
 
-    /// Maps the first `bytes` of the file, shared, to be read and written, at a multiple of `alignment`, in a zone. The
-    /// address.
+    /// Maps the first `bytes` of the file, shared, readable and writable, at a multiple of
+    /// `alignment` in a zone; returns the address.
     pub(crate) fn map(&self, bytes: usize, alignment: usize, zone: &Zone) -> Result<usize, Errno> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let map_at = |at: usize, flags: c_int| {
             let flags = libc::MAP_SHARED | flags;
-            // SAFETY: at an address that is free, or that the next lines have reserved.
+            // SAFETY: without `MAP_FIXED` the kernel replaces no mapping; with it, `at` is in the
+            // range that this function has reserved below.
             answer(unsafe { libc::syscall(libc::SYS_mmap, at, bytes, protection, flags, self.0, 0_usize) })
         };
         place(bytes, zone, |hint| {
@@ -190,7 +195,8 @@ impl File {
             let reserved = anonymous(0, bytes + alignment, libc::PROT_NONE, 0)?;
             let at = reserved.next_multiple_of(alignment);
             let mapped = map_at(at, libc::MAP_FIXED);
-            // SAFETY: what is left of the reservation of a moment ago, which nobody knows; all of it where nothing was mapped.
+            // SAFETY: the ranges are the parts of the reservation above that the mapping does not
+            // cover, or all of it after a failure; its address has not been shared.
             unsafe {
                 if mapped.is_ok() {
                     for (from, to) in [(reserved, at), (at + bytes, reserved + bytes + alignment)] {
@@ -209,35 +215,37 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: our own descriptor, opened in the same function.
+        // SAFETY: the descriptor was opened by this type, which closes it once.
         unsafe { libc::syscall(libc::SYS_close, self.0) };
     }
 }
 
-/// As [`zeroed`], in a zone, where it can grow.
+/// Maps zeroed memory in a zone, where it can grow.
 pub(crate) fn zeroed_apart(bytes: usize, zone: &Zone) -> Result<usize, Errno> {
     place(bytes, zone, |hint| anonymous(hint, bytes, libc::PROT_READ | libc::PROT_WRITE, 0))
 }
 
-/// A part of the address space that new mappings reach late: so far below the place that the kernel chooses by itself.
+/// A part of the address space far below the place that the kernel chooses for new mappings, which
+/// these therefore reach late.
 pub(crate) struct Zone {
-    /// The distance.
+    /// Distance below the place that the kernel chooses.
     pub(crate) from: usize,
-    /// How far down from there it goes.
+    /// Size of the zone, downwards from there.
     pub(crate) bytes: usize,
-    /// How many mappings were placed in it.
+    /// Number of mappings that were placed in it.
     pub(crate) count: AtomicU32,
 }
 
 impl Zone {
-    /// Where the next mapping may be, in 2^32nds of the zone: as far from all others as can be, however many there will be.
+    /// Returns the place of the next mapping, in 2^32nds of the zone. The reversed bits of a
+    /// counter put each mapping into the middle of a largest gap between the earlier ones.
     fn next(&self) -> u32 {
         self.count.fetch_add(1, Ordering::Relaxed).reverse_bits()
     }
 }
 
-/// Maps `bytes` by `map`, which takes an address that the kernel passes over when something is there: in the zone, or in a smaller one of
-/// a smaller address space, or at the place that the kernel chooses by itself.
+/// Maps `bytes` in the zone, or in a smaller zone of a smaller address space, or at the place that
+/// the kernel chooses. `map` takes an address as a hint, which the kernel ignores if it is in use.
 fn place(bytes: usize, zone: &Zone, map: impl Fn(usize) -> Result<usize, Errno>) -> Result<usize, Errno> {
     const TRIES: u32 = 8;
     let near = map(0)?;
@@ -249,10 +257,11 @@ fn place(bytes: usize, zone: &Zone, map: impl Fn(usize) -> Result<usize, Errno>)
         for _ in 0..TRIES {
             let within = (all >> 20) * (zone.next() >> 12) as usize;
             let wanted = (near - from - within) & !(EXTENT_ALIGNMENT - 1);
-            // Where both together are more than a limit allows, the one that is there serves.
+            // A limit of the address space may allow one of the two mappings only.
             let Ok(got) = map(wanted) else { return Ok(near) };
             let other = if got == wanted { near } else { got };
-            // SAFETY: a mapping of a moment ago, which nobody knows.
+            // SAFETY: one of the two mappings that were made above, whose address has not been
+            // shared.
             unsafe { unmap(other, bytes) };
             if got == wanted {
                 return Ok(got);
@@ -262,163 +271,175 @@ fn place(bytes: usize, zone: &Zone, map: impl Fn(usize) -> Result<usize, Errno>)
     Ok(near)
 }
 
-/// Places that are chosen here begin at a multiple of this.
+/// Alignment of chosen places; 2 MiB, the size of a huge page.
 const EXTENT_ALIGNMENT: usize = 1 << 21;
 
-/// Makes the mapping that ends at `end` longer where it lies. Fails where another mapping is behind it.
+/// Extends the mapping that ends at `end` in place. Fails if another mapping is behind it.
 pub(crate) fn lengthen(end: usize, more: usize) -> Result<(), Errno> {
     let from = end - PAGE_BYTES;
-    // SAFETY: the last page of the caller's own mapping; without the flag that allows it, nothing is moved, and nothing is replaced.
+    // SAFETY: the range is the last page of the caller's own mapping. Without `MREMAP_MAYMOVE` the
+    // kernel moves nothing, and it never replaces a mapping behind it.
     answer(unsafe { libc::syscall(libc::SYS_mremap, from, PAGE_BYTES, PAGE_BYTES + more, 0) }).map(drop)
 }
 
-/// Zeroed memory that costs nothing until it is touched, at an address of the kernel's choice.
+/// Maps zeroed memory, which has no pages until it is touched, at an address of the kernel's
+/// choice.
 pub(crate) fn zeroed(bytes: usize) -> Result<usize, Errno> {
     anonymous(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)
 }
 
-/// Puts zeroed private memory in place of what is mapped there.
+/// Replaces a mapping by zeroed private memory.
 ///
 /// # Safety
 ///
-/// Nothing that lies there is needed any more, by any thread.
+/// The range is a mapping of the recorder. No thread needs its contents any more: zeros are valid
+/// for all that may still read it, and what is written to it may be lost.
 pub(crate) unsafe fn replace_by_zeros(at: usize, bytes: usize) {
     let _ = anonymous(at, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED);
 }
 
 fn anonymous(at: usize, bytes: usize, protection: c_int, flags: c_int) -> Result<usize, Errno> {
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: without `MAP_FIXED` it touches no existing memory; a fixed address is the caller's.
+    // SAFETY: without `MAP_FIXED` the kernel replaces no mapping. `replace_by_zeros` alone passes
+    // that flag, for a range whose contents nobody needs, by its contract.
     answer(unsafe { libc::syscall(libc::SYS_mmap, at, bytes, protection, flags, -1, 0_usize) })
 }
 
+/// Unmaps a range.
+///
 /// # Safety
 ///
 /// The range is a mapping of the caller's that nobody uses any more.
 pub(crate) unsafe fn unmap(at: usize, bytes: usize) {
-    // SAFETY: by contract.
+    // SAFETY: nobody uses the range, by contract.
     unsafe { libc::syscall(libc::SYS_munmap, at, bytes) };
 }
 
-/// Makes zeros of the whole pages of private memory within a range, and gives the memory back.
+/// Gives the whole pages within a range of private memory back, which then read as zeros.
 ///
 /// # Safety
 ///
-/// Nobody needs what is there, and zeros are a value of it.
+/// The range is the caller's memory, and its contents may become zeros at any moment: all that
+/// reads it concurrently is atomic, and zeros are a value of it.
 pub(crate) unsafe fn forget(at: usize, bytes: usize) {
     let from = at.next_multiple_of(PAGE_BYTES);
     let to = (at + bytes) & !(PAGE_BYTES - 1);
     if from < to {
-        // SAFETY: by contract.
+        // SAFETY: zeros are valid in the whole range, by contract, and `from..to` is within it.
         unsafe { libc::syscall(libc::SYS_madvise, from, to - from, libc::MADV_DONTNEED) };
     }
 }
 
-/// Takes the pages of a shared file out of this process's memory; what is in them stays in the file, and comes back when it is touched.
+/// Takes the pages of a mapped file out of this process's memory. Their contents stay in the file,
+/// and return when they are touched.
 pub(crate) fn leave_to_file(at: usize, bytes: usize) {
-    // SAFETY: the range is the caller's own mapping, of memory that is shared: nothing is forgotten.
+    // SAFETY: the range is the caller's own shared mapping, whose contents `MADV_DONTNEED`
+    // preserves.
     unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_DONTNEED) };
 }
 
-/// The largest page of any system that this is built for.
+/// Largest page size of the systems that this is built for, in bytes.
 pub(crate) const PAGE_BYTES: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 1 << 16 };
 
-/// Has the range read as zeros in every forked child. In pages of the usual size, of which a little is touched here and there.
+/// Makes the range read as zeros in every forked child. Without huge pages, because a little is
+/// touched here and there.
 pub(crate) fn wipe_on_fork(at: usize, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: the range is the caller's own mapping.
+    // SAFETY: this advice changes the size of pages and no contents.
     unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_NOHUGEPAGE) };
-    // SAFETY: the range is the caller's own mapping.
+    // SAFETY: this advice changes the contents in children only, which treat zeros as valid.
     answer(unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_WIPEONFORK) }).map(drop)
 }
 
-/// Whether advice is heard and not followed, as by qemu 7 where it runs single programs. The kernel refuses to wipe memory
-/// that others share, as the page at `shared`.
+/// Returns true when `madvise` succeeds without effect, as under qemu 7 in user mode: the real
+/// kernel refuses to wipe shared memory, as the page at `shared` is.
 pub(crate) fn ignores_advice(shared: usize) -> bool {
     const PAGE_BYTES: usize = 1 << 16;
-    // SAFETY: the caller's own mapping; of memory that others share nothing is ever wiped.
+    // SAFETY: the page is in the caller's own shared mapping, for which the kernel refuses this
+    // advice.
     answer(unsafe { libc::syscall(libc::SYS_madvise, shared, PAGE_BYTES, libc::MADV_WIPEONFORK) }).is_ok()
 }
 
-/// Has the kernel prepare the range for writing: one call in place of a fault for each page. An old kernel does not know how.
+/// Makes all pages of the range writable: one call in place of a page fault for each. No effect
+/// before Linux 5.14.
 pub(crate) fn populate(at: usize, bytes: usize) {
-    // SAFETY: the range is the caller's own mapping, and has storage.
+    // SAFETY: the range is the caller's own mapping and has storage; its contents do not change.
     unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_POPULATE_WRITE) };
 }
 
-/// Has the kernel write the range to its file, and waits for it.
+/// Writes the range to its file, and waits until the disk has it.
 pub(crate) fn synchronise(at: usize, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: the range is the caller's own mapping.
+    // SAFETY: the range is the caller's own mapping, which the kernel only reads.
     answer(unsafe { libc::syscall(libc::SYS_msync, at, bytes, libc::MS_SYNC) }).map(drop)
 }
 
-/// The soft limit of a resource; `u64::MAX` for none.
+/// Returns the soft limit of a resource; `u64::MAX` for none.
 pub(crate) fn soft_limit(resource: c_int) -> u64 {
     let mut limit = libc::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
     let none = ptr::null::<libc::rlimit64>();
-    // SAFETY: writes to the variable.
+    // SAFETY: the kernel writes one structure of this type to the variable.
     let result = answer(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, none, &raw mut limit) });
     result.map_or(u64::MAX, |_| limit.rlim_cur)
 }
 
 pub(crate) fn process_id() -> u32 {
-    // SAFETY: only asks.
+    // SAFETY: the call takes no argument and cannot fail.
     unsafe { libc::syscall(libc::SYS_getpid) as u32 }
 }
 
 pub(crate) fn thread_id() -> u32 {
-    // SAFETY: only asks.
+    // SAFETY: the call takes no argument and cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// True when this process has no thread of that number.
+/// Returns true when this process has no thread of that number.
 pub(crate) fn has_ended(thread: u32) -> bool {
     has_ended_in(process_id(), thread)
 }
 
-/// True when that process has no thread of that number.
+/// Returns true when that process has no thread of that number.
 pub(crate) fn has_ended_in(process: u32, thread: u32) -> bool {
-    // SAFETY: signal 0 only asks whether the thread is there.
+    // SAFETY: signal 0 only checks that the thread exists, and is not sent.
     answer(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) }) == Err(Errno(libc::ESRCH))
 }
 
-/// Waits, or returns early for a signal.
+/// Sleeps; returns early for a signal.
 pub(crate) fn sleep_micros(micros: u32) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: c_long::from(micros) * 1000 };
-    // SAFETY: reads the variable.
+    // SAFETY: the kernel reads the variable, and writes nothing for a null pointer.
     unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, ptr::null_mut::<libc::timespec>()) };
 }
 
-/// The name of the calling thread, up to its NUL.
+/// Returns the name of the calling thread, up to its NUL.
 pub(crate) fn thread_name(into: &mut [u8; 16]) -> &[u8] {
-    // SAFETY: writes at most 16 bytes.
+    // SAFETY: the kernel writes at most 16 bytes, the length of the array.
     unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, into.as_mut_ptr()) };
     into.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// What a symbolic link says.
+/// Returns the target of a symbolic link, cut to the buffer.
 pub(crate) fn read_link<'a>(path: &CStr, into: &'a mut [u8]) -> &'a [u8] {
-    // SAFETY: writes into the slice alone.
+    // SAFETY: the kernel writes at most the length of the slice.
     let count = answer(unsafe {
         libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), into.as_mut_ptr(), into.len())
     });
     into.get(..count.unwrap_or(0)).unwrap_or_default()
 }
 
-/// The working directory, without its NUL; empty where it cannot be told.
+/// Writes the working directory; returns its length without the NUL, 0 if it is unknown.
 pub(crate) fn working_directory(into: &mut [u8]) -> usize {
-    // SAFETY: writes into the slice alone.
+    // SAFETY: the kernel writes at most the length of the slice.
     let count = answer(unsafe { libc::syscall(libc::SYS_getcwd, into.as_mut_ptr(), into.len()) });
     count.unwrap_or(0).saturating_sub(1)
 }
 
-/// Gives a file that has no name yet this name; fails where there is a file of that name.
+/// Gives a nameless file a name; fails if a file of that name exists.
 pub(crate) fn link(file: &File, path: &CStr) -> Result<(), Errno> {
     let mut source = [0_u8; 32];
     let mut text = PathText::new(&mut source);
     text.push(b"/proc/self/fd/");
     text.push_number(file.descriptor() as u32);
     let source = text.as_c_string().ok_or(Errno(libc::ENAMETOOLONG))?;
-    // SAFETY: both paths end with a NUL.
+    // SAFETY: both `CStr`s end with a NUL, and the kernel only reads them.
     answer(unsafe {
         libc::syscall(
             libc::SYS_linkat,
@@ -432,13 +453,13 @@ pub(crate) fn link(file: &File, path: &CStr) -> Result<(), Errno> {
     .map(drop)
 }
 
-/// Removes a name.
+/// Removes the name of a file.
 pub(crate) fn unlink(path: &CStr) {
-    // SAFETY: the path ends with a NUL.
+    // SAFETY: a `CStr` ends with a NUL, and the kernel only reads it.
     unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
 }
 
-/// A C string that is put together in place.
+/// Builds a C string in a buffer.
 pub(crate) struct PathText<'a> {
     bytes: &'a mut [u8],
     length: usize,
@@ -477,12 +498,12 @@ impl<'a> PathText<'a> {
         self.push(&digits[first..]);
     }
 
-    /// Without the NUL.
+    /// Returns the length without the NUL.
     pub(crate) fn length(&self) -> usize {
         self.length
     }
 
-    /// `None` when something did not fit, or a NUL stands within.
+    /// Returns the string; `None` if it did not fit, or contains a NUL.
     pub(crate) fn as_c_string(&self) -> Option<&CStr> {
         let bytes = self.bytes.get(..self.length + 1)?;
         if self.is_cut { None } else { CStr::from_bytes_with_nul(bytes).ok() }

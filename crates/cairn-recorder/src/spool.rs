@@ -1,156 +1,165 @@
-//! The file: its mapping in this process, and who gets which block of it.
+//! The spool: the recording's file, its mapping in this process, and the owners of its segments.
 //!
 //! ```text
-//!   window:  | header, control words, facts | block | block | block | block | nothing yet, room to grow ...
-//!                                                           ^ CLAIMED       ^ open      ^ BACKED, end of the file
+//!   window:  | header, control words, facts | segment | segment | segment | room to grow ...
+//!                                                    ^ CLAIMED ^ open    ^ BACKED, end of the file
 //! ```
 //!
-//! The window grows where it lies ([`Extent`]), and only as far as the file has storage (`BACKED_BLOCKS`): a full disk is an
-//! error when the file is extended and never a SIGBUS. It takes no more of the address space than is recorded, because programs
-//! read how much they have mapped and set limits by it; and nothing of it is an error for code that reads all readable memory
-//! (leak checkers, `mlockall`). No descriptor is kept, because programs close and reuse descriptors that they did not open;
-//! to extend the file it is opened, checked to be the same one, and closed. To extend the window, no descriptor is needed.
+//! A *segment* is a piece of 64 KiB. The window, the mapping of the file, grows in place
+//! ([`Extent`]), and only as far as the file has storage (`BACKED_SEGMENTS`): a full disk is an error
+//! when the file is extended, and never a SIGBUS. The window takes no more of the address space
+//! than is recorded, because programs read how much they have mapped and set limits by it. All of
+//! it is readable, for code that reads all mapped memory (leak checkers, `mlockall`). No descriptor
+//! stays open, because programs close and reuse descriptors that they did not open: to extend the
+//! file it is opened, compared with the original one, and closed. Extending the window needs no
+//! descriptor.
 //!
-//! Claiming a block takes no lock: from the ring of those that `cairn` has drained, else from the end. In a recording that keeps
-//! its last part only, event blocks come from a fixed set instead, oldest first.
+//! Claiming a segment takes no lock. It comes from the ring of those that `cairn` has drained, or
+//! else from the end of the file. In a recording that keeps its last part only, event segments come
+//! from a fixed set instead, oldest first.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Lane, LossKind, Record, Records, Shape, control,
+    FileHeader, Lane, LossKind, Record, Records, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, Shape,
+    control,
 };
 
 use crate::clock;
-use crate::extent::{Alone, Extent, Ungrown, alone};
+use crate::extent::{Extent, ExtentError, Outcome, alone};
 use crate::os::{self, Errno, File};
-use crate::recorder;
-use crate::thread_log::most_events_between_stamps;
 
-/// What a block is for.
+/// Use of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Use {
-    /// Events of a thread. A ring takes such blocks back.
+pub(crate) enum SegmentUse {
+    /// Events of a thread. A ring reuses such segments.
     Events,
-    /// Modules, addresses and stacks: needed for as long as any event is.
+    /// Modules, addresses and stacks: needed as long as any event is.
     Tables,
 }
 
-/// A block that a thread has just got.
-pub(crate) struct Claimed {
+/// A segment that a thread has just claimed.
+pub(crate) struct ClaimedSegment {
     /// Address of the first byte.
     pub(crate) address: usize,
-    /// How many blocks were ever claimed, this one included.
+    /// Number of segments that were ever claimed, including this one.
     pub(crate) claim: u64,
-    /// Its place in the ring of event blocks, to be given back; [`NO_PLACE`] otherwise.
-    pub(crate) place: u32,
-    /// How many events it held before, which are overwritten now.
+    /// Index in the ring of event segments, for [`Spool::leave`]; [`NO_RING_ENTRY`] outside of a
+    /// ring.
+    pub(crate) ring_index: u32,
+    /// Number of events that it held before, which are overwritten now.
     pub(crate) overwritten: u64,
 }
 
-/// In place of a place in a ring.
-pub(crate) const NO_PLACE: u32 = u32::MAX;
+/// Index of a segment that belongs to no ring.
+pub(crate) const NO_RING_ENTRY: u32 = u32::MAX;
 
-/// Why there is no block.
+/// Reason why no segment can be claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NoBlock {
-    /// There will be none any more, for this reason.
+pub(crate) enum NoSegment {
+    /// There will never be another one, for this reason.
     Full(EarlyEnd),
-    /// All blocks of the ring are in use by other threads.
+    /// All segments of the ring are in use by other threads.
     AllInUse,
 }
 
-/// As many event blocks as a ring can have: 1 GiB.
-const RING_LIMIT_BLOCKS: usize = 1 << 14;
-/// As few: two for each of eight threads.
-const RING_LEAST_BLOCKS: u64 = 16;
+/// Maximum event segments of a ring; 2^14, which are 1 GiB.
+const RING_LIMIT_SEGMENTS: usize = 1 << 14;
+/// Minimum event segments of a ring; 16, two for each of eight threads.
+const RING_LEAST_SEGMENTS: u64 = 16;
 
-/// So many blocks stay in the program's memory when they are full: a parent that keeps up gives them back soon, and then they cost nothing.
-const RESIDENT_BLOCKS: u64 = 128;
+/// Number of segments that stay resident when they are full; 128, because a parent that keeps up
+/// returns them soon, and a resident segment is reused without a page fault.
+const RESIDENT_SEGMENTS: u64 = 128;
 
-/// How far the file grows in one step, in blocks: 4 MiB, later an eighth of what is there, up to 64 MiB.
+/// Segments that the file grows by in one step: 4 MiB, later an eighth of its size, up to 64 MiB.
 const LEAST_STEP: u64 = 64;
 const LARGEST_STEP: u64 = 1024;
-/// Where there is no room for the first step, a smaller one: the last one has the head alone, which says why nothing else is there.
+/// First steps, tried in this order on a full disk. The last one has only the first segment, whose
+/// control words can state why nothing else was recorded.
 const FIRST_STEPS: [u64; 6] = [LEAST_STEP, 32, 16, 8, 4, 1];
 
-/// The parent gives a block back when its thread has taken the next one: of fewer blocks than this, none may ever be given back.
-const FEW_BLOCKS: u64 = 16;
+/// Number of segments below which the parent may never return one: it returns a segment only after
+/// its thread has taken the next one, and each of a few threads needs two.
+const FEW_SEGMENTS: u64 = 16;
 
-/// The window has no more bytes,
+/// Maximum bytes of the window,
 const WINDOW_BYTES: u64 = 1 << 36;
-/// and no more than such a part of what a limit of the address space allows.
+/// which is also limited to a quarter of a limit of the address space.
 const WINDOW_SHARE: u64 = 4;
-/// Where windows lie.
+/// Part of the address space where windows lie.
 static ZONE: os::Zone = os::Zone { from: 1 << 38, bytes: 1 << 42, count: AtomicU32::new(0) };
 
-/// Room for the path, with its NUL.
+/// Maximum bytes of the path, including its NUL.
 pub(crate) const PATH_BYTES: usize = 4096;
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
+const SEGMENT: u64 = SEGMENT_BYTES as u64;
 
-/// What is asked of a new spool.
-pub(crate) struct Wanted<'a> {
+/// Options of a new spool.
+pub(crate) struct SpoolOptions<'a> {
     /// `None` for memory without a file.
     pub(crate) path: Option<&'a CStr>,
-    /// Bytes of event blocks to keep; `None` to keep all.
+    /// Bytes of event segments in a ring; `None` for a recording that keeps all events.
     pub(crate) ring_bytes: Option<u64>,
-    /// How old they may be, in nanoseconds; `u64::MAX` for any age.
+    /// Maximum age of events in a ring, in nanoseconds; `u64::MAX` for any age.
     pub(crate) ring_nanos: u64,
     pub(crate) limit_bytes: u64,
     pub(crate) has_parent: bool,
     pub(crate) stamp_interval: u32,
+    /// The same as the header of the file states it.
+    pub(crate) most_events_between_stamps: u32,
 }
 
-/// One place of the ring of event blocks.
+/// Entry of the ring of event segments.
 #[repr(C)]
-struct Place {
-    /// Not 0 while a thread writes to it.
+struct RingEntry {
+    /// 1 while a thread writes to the segment.
     owned: AtomicU32,
-    /// The block, 0 while it has none yet.
-    block: AtomicU32,
-    /// The counter when its last owner left it.
+    /// Index of the segment; 0 before its first use.
+    segment: AtomicU32,
+    /// Value of the counter when its last owner left it.
     left: AtomicU64,
-    /// What is lost when it is taken again.
+    /// Number of events that are lost when it is reused.
     events: AtomicU64,
 }
 
-/// See the module documentation. Lies in memory that a forked child finds wiped.
+/// File and window of a recording. Lies in memory that a forked child finds wiped.
 #[repr(C)]
 pub(crate) struct Spool {
     base: usize,
-    /// How many blocks the window may have.
-    window_blocks: AtomicU64,
-    /// How many the options allow.
-    allowed_blocks: u64,
-    /// What is mapped of it: blocks that may be read and written.
+    /// Maximum segments of the window.
+    window_segments: AtomicU64,
+    /// Maximum segments by the options.
+    allowed_segments: u64,
+    /// The mapped part of the window, which may be read and written.
     extent: Extent,
     pub(crate) start_counter: u64,
     pub(crate) start_monotonic_nanos: u64,
     pub(crate) stamp_interval: u32,
     has_parent: AtomicBool,
-    /// The parent's tick when it was given up; it is believed again when it ticks on.
+    /// The parent's tick when waiting for it timed out; a later tick ends that state.
     silent_tick: AtomicU64,
-    is_frugal: AtomicBool,
+    makes_no_calls: AtomicBool,
     has_path: bool,
     /// Device and inode.
     file: (u64, u64),
-    ring_places: u64,
-    /// `u64::MAX` for a ring that is limited by size alone.
+    ring_entries: u64,
+    /// Maximum age of events; `u64::MAX` for a ring that is limited by size alone.
     ring_nanos: u64,
-    /// How many places of the ring have a block, where it is limited by time as well.
-    filled_places: AtomicU64,
-    next_place: AtomicU64,
-    /// Process and thread of who writes zeros to the end of the file; 0 for nobody.
+    /// Number of entries with a segment, in a ring that is limited by time as well.
+    filled_entries: AtomicU64,
+    next_entry: AtomicU64,
+    /// Process and thread that write zeros to the end of the file; 0 for none.
     zero_writer: AtomicU64,
     path: [u8; PATH_BYTES],
-    ring: [Place; RING_LIMIT_BLOCKS],
+    ring: [RingEntry; RING_LIMIT_SEGMENTS],
 }
 
-/// Why a spool cannot be made.
+/// Reason why a spool cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unmade {
+pub(crate) enum SpoolError {
     Exists,
     Create(Errno),
     Storage(Errno),
@@ -158,10 +167,11 @@ pub(crate) enum Unmade {
 }
 
 impl Spool {
-    /// Makes the file and maps it. It gets its name when its header is there, so that whoever finds it can read it.
-    pub(crate) fn make(&mut self, wanted: &Wanted<'_>) -> Result<(), Unmade> {
-        self.allowed_blocks = wanted.limit_bytes / BLOCK;
-        let limit = self.allowed_blocks.min(os::soft_limit(libc::RLIMIT_FSIZE as i32) / BLOCK);
+    /// Makes the file and maps it. The file gets its name after its header, so that every process
+    /// that finds it can read it.
+    pub(crate) fn make(&mut self, wanted: &SpoolOptions<'_>) -> Result<(), SpoolError> {
+        self.allowed_segments = wanted.limit_bytes / SEGMENT;
+        let limit = self.allowed_segments.min(os::soft_limit(libc::RLIMIT_FSIZE as i32) / SEGMENT);
         self.stamp_interval = wanted.stamp_interval;
         self.ring_nanos = wanted.ring_nanos;
         self.has_parent.store(wanted.has_parent, Ordering::Relaxed);
@@ -177,39 +187,39 @@ impl Spool {
     fn make_in(
         &mut self,
         file: &File,
-        wanted: &Wanted<'_>,
+        wanted: &SpoolOptions<'_>,
         limit: u64,
         is_named: bool,
-    ) -> Result<(), Unmade> {
-        self.file = file.identity().map_err(Unmade::Create)?;
-        let least = RING_LEAST_BLOCKS.min(RING_LIMIT_BLOCKS as u64);
-        self.ring_places =
-            wanted.ring_bytes.map_or(0, |bytes| (bytes / BLOCK).clamp(least, RING_LIMIT_BLOCKS as u64));
-        let first_step = give_first_storage(file, wanted, self.ring_places, limit)?;
+    ) -> Result<(), SpoolError> {
+        self.file = file.identity().map_err(SpoolError::Create)?;
+        let least = RING_LEAST_SEGMENTS.min(RING_LIMIT_SEGMENTS as u64);
+        self.ring_entries =
+            wanted.ring_bytes.map_or(0, |bytes| (bytes / SEGMENT).clamp(least, RING_LIMIT_SEGMENTS as u64));
+        let first_step = give_first_storage(file, wanted, self.ring_entries, limit)?;
         let most = os::soft_limit(libc::RLIMIT_AS as i32) / WINDOW_SHARE;
-        let window = WINDOW_BYTES.min(most) / BLOCK;
-        *self.window_blocks.get_mut() = window.min(limit).max(first_step);
-        let bytes = (first_step * BLOCK) as usize;
-        self.base = file.map(bytes, BLOCK_BYTES, &ZONE).map_err(Unmade::AddressSpace)?;
+        let window = WINDOW_BYTES.min(most) / SEGMENT;
+        *self.window_segments.get_mut() = window.min(limit).max(first_step);
+        let bytes = (first_step * SEGMENT) as usize;
+        self.base = file.map(bytes, SEGMENT_BYTES, &ZONE).map_err(SpoolError::AddressSpace)?;
         self.extent.begin(self.base + bytes);
         if let Some(path) = wanted.path {
             let bytes = path.to_bytes_with_nul();
             match self.path.get_mut(..bytes.len()) {
                 Some(place) => place.copy_from_slice(bytes),
-                None => return Err(Unmade::Create(Errno(libc::ENAMETOOLONG))),
+                None => return Err(SpoolError::Create(Errno(libc::ENAMETOOLONG))),
             }
         }
         self.has_path = wanted.path.is_some();
-        self.write_header(first_step);
+        self.write_header(first_step, wanted.most_events_between_stamps);
         match wanted.path {
             Some(path) if !is_named => os::link(file, path).map_err(|error| {
-                if error == Errno(libc::EEXIST) { Unmade::Exists } else { Unmade::Create(error) }
+                if error == Errno(libc::EEXIST) { SpoolError::Exists } else { SpoolError::Create(error) }
             }),
             _ => Ok(()),
         }
     }
 
-    fn write_header(&mut self, backed: u64) {
+    fn write_header(&mut self, backed: u64, most_events_between_stamps: u32) {
         let clocks = clock::reading();
         self.start_counter = clocks.counter;
         self.start_monotonic_nanos = clocks.monotonic_nanos;
@@ -222,98 +232,106 @@ impl Spool {
             start_wall_nanos: clocks.wall_nanos,
             start_monotonic_nanos: clocks.monotonic_nanos,
             start_counter: self.start_counter,
-            stamp_interval: most_events_between_stamps(self.stamp_interval),
+            stamp_interval: most_events_between_stamps,
         };
-        self.word(control::BACKED_BLOCKS).store(backed, Ordering::Relaxed);
-        self.word(control::CLAIMED_BLOCKS).store(1, Ordering::Relaxed);
+        self.word(control::BACKED_SEGMENTS).store(backed, Ordering::Relaxed);
+        self.word(control::CLAIMED_SEGMENTS).store(1, Ordering::Relaxed);
         self.word(control::STATE).store(control::State::Starting.to_word(), Ordering::Relaxed);
         self.word(control::MAPPED_AT).store(self.base as u64, Ordering::Relaxed);
-        // SAFETY: block 0 has storage and nobody else knows the mapping yet.
+        // SAFETY: `make_in` has mapped segment 0, which has storage, and has not shared its address
+        // yet.
         unsafe { copy_to(self.base, &header.to_bytes()) };
         fence(Ordering::SeqCst);
     }
 
-    /// The place of the facts, while they are being written.
+    /// Returns the memory for the facts.
     ///
     /// # Safety
     ///
-    /// One caller at a time.
+    /// No other slice that this function returned is in use, and the file has not been shared.
     pub(crate) unsafe fn facts(&self) -> &'static mut [u8] {
         let at = (self.base + control::FACTS) as *mut u8;
-        // SAFETY: within block 0, which has storage and is never unmapped; one caller by contract.
+        // SAFETY: the range is in segment 0 behind the control words, and has storage; the caller
+        // is the only user, by contract.
         unsafe { core::slice::from_raw_parts_mut(at, control::FACTS_LIMIT_BYTES) }
     }
 
-    /// A control word.
+    /// Returns the control word at this offset.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> &'static AtomicU64 {
         control_word(self.base, offset)
     }
 
-    /// Address of the control words.
+    /// Returns the address of the control words.
     pub(crate) fn base(&self) -> usize {
         self.base
     }
 
-    /// True when only the last part is kept.
+    /// Returns true when only the last part of the events is kept.
     pub(crate) fn is_ring(&self) -> bool {
-        self.ring_places > 0
+        self.ring_entries > 0
     }
 
-    /// From now on no system call is made.
-    pub(crate) fn be_frugal(&self) {
-        self.is_frugal.store(true, Ordering::Relaxed);
+    /// Makes no system call from now on.
+    pub(crate) fn forbid_calls(&self) {
+        self.makes_no_calls.store(true, Ordering::Relaxed);
     }
 
-    /// True after [`be_frugal`](Self::be_frugal).
-    pub(crate) fn is_frugal(&self) -> bool {
-        self.is_frugal.load(Ordering::Relaxed)
+    /// Returns true after [`forbid_calls`](Self::forbid_calls).
+    pub(crate) fn makes_no_calls(&self) -> bool {
+        self.makes_no_calls.load(Ordering::Relaxed)
     }
 
-    /// Takes a block.
+    /// Claims a segment for the calling thread.
     #[cold]
-    pub(crate) fn claim(&self, use_of_it: Use) -> Result<Claimed, NoBlock> {
-        if use_of_it == Use::Events && self.is_ring() {
+    pub(crate) fn claim(&self, segment_use: SegmentUse) -> Result<ClaimedSegment, NoSegment> {
+        if segment_use == SegmentUse::Events && self.is_ring() {
             return if self.ring_nanos == u64::MAX { self.claim_from_ring() } else { self.claim_by_age() };
         }
-        let block = match self.take_given_back() {
-            Some(block) => {
-                // Its pages were left to the file when it was full.
-                if block >= RESIDENT_BLOCKS && !self.is_frugal() {
-                    os::populate(self.base + block as usize * BLOCK_BYTES, BLOCK_BYTES);
+        let segment = match self.take_given_back() {
+            Some(segment) => {
+                // `leave_full` has taken its pages out of memory.
+                if segment >= RESIDENT_SEGMENTS && !self.makes_no_calls() {
+                    os::populate(self.base + segment as usize * SEGMENT_BYTES, SEGMENT_BYTES);
                 }
-                block
+                segment
             }
             None => self.take_from_end()?,
         };
-        Ok(self.claimed(block, NO_PLACE, 0))
+        Ok(self.claimed(segment, NO_RING_ENTRY, 0))
     }
 
-    /// Ends the use of the block at `address`, which is full, by its thread. Where events wait for the parent, or there is none to read
-    /// them, the program's memory shall not grow with the recording.
+    /// Ends the use of the full segment at `address`. Its pages leave the program's memory, which
+    /// must not grow with the recording while events wait for the parent, or when there is none.
     pub(crate) fn leave_full(&self, address: usize) {
-        let block = (address - self.base) as u64 / BLOCK;
-        if block >= RESIDENT_BLOCKS && self.has_path && !self.is_ring() && !self.is_frugal() {
-            os::leave_to_file(address, BLOCK_BYTES);
+        let segment = (address - self.base) as u64 / SEGMENT;
+        if segment >= RESIDENT_SEGMENTS && self.has_path && !self.is_ring() && !self.makes_no_calls() {
+            os::leave_to_file(address, SEGMENT_BYTES);
         }
     }
 
-    fn claimed(&self, block: u64, place: u32, overwritten: u64) -> Claimed {
+    fn claimed(&self, segment: u64, ring_index: u32, overwritten: u64) -> ClaimedSegment {
         let claim = self.word(control::CLAIMS).fetch_add(1, Ordering::Relaxed) + 1;
-        Claimed { address: self.base + block as usize * BLOCK_BYTES, claim, place, overwritten }
+        ClaimedSegment {
+            address: self.base + segment as usize * SEGMENT_BYTES,
+            claim,
+            ring_index,
+            overwritten,
+        }
     }
 
-    /// A block that the parent has drained.
+    /// Takes a segment that the parent has drained.
     fn take_given_back(&self) -> Option<u64> {
         let taken_word = self.word(control::FREE_TAKEN);
         let mut taken = taken_word.load(Ordering::Relaxed);
         while taken < self.word(control::FREE_GIVEN).load(Ordering::Acquire) {
             let at = self.base + control::FREE_RING + taken as usize % control::FREE_RING_ENTRIES * 4;
-            // SAFETY: within block 0; entries are written by the parent, whole words.
-            let block = unsafe { &*(at as *const AtomicU32) }.load(Ordering::Relaxed);
+            // SAFETY: an aligned word of the ring in segment 0, which is mapped; the parent writes
+            // it as a whole.
+            let segment = unsafe { &*(at as *const AtomicU32) }.load(Ordering::Relaxed);
             match taken_word.compare_exchange(taken, taken + 1, Ordering::AcqRel, Ordering::Relaxed) {
-                // A block that never was ours to write is a mistake of the parent's: leave it.
-                Ok(_) if (1..self.backed()).contains(&u64::from(block)) => return Some(block.into()),
+                // A number that is no segment of this file is an error of the parent, and skipped.
+                Ok(_) if (1..self.backed()).contains(&u64::from(segment)) => return Some(segment.into()),
                 Ok(_) => taken += 1,
                 Err(other) => taken = other,
             }
@@ -321,25 +339,27 @@ impl Spool {
         None
     }
 
-    fn take_from_end(&self) -> Result<u64, NoBlock> {
-        let claimed_word = self.word(control::CLAIMED_BLOCKS);
+    /// Takes the next segment at the end, and extends window and file for it.
+    fn take_from_end(&self) -> Result<u64, NoSegment> {
+        let claimed_word = self.word(control::CLAIMED_SEGMENTS);
         let mut claimed = claimed_word.load(Ordering::Relaxed);
         loop {
             if claimed >= self.backed() {
-                // The parent extends the file ahead of the program; that has only to be mapped.
+                // The parent extends the file in advance; that storage has only to be mapped.
                 if claimed < self.stored() && self.open(claimed + 1).is_ok() {
                     continue;
                 }
                 if self.stored() < LEAST_STEP {
-                    // The disk had no room for the first step. Of so few blocks, all may be such that the parent cannot give back.
+                    // The disk had no room for the first step. All of a few segments may be in use,
+                    // so that waiting for the parent could not help.
                     match self.grow(claimed + 1) {
                         Ok(()) => continue,
-                        Err(why) if claimed < FEW_BLOCKS => return Err(why),
+                        Err(why) if claimed < FEW_SEGMENTS => return Err(why),
                         Err(_) => {}
                     }
                 }
-                if let Some(block) = self.wait_for_parent() {
-                    return Ok(block);
+                if let Some(segment) = self.wait_for_parent() {
+                    return Ok(segment);
                 }
                 if claimed >= self.backed() {
                     self.grow(claimed + 1)?;
@@ -350,68 +370,69 @@ impl Spool {
                 Err(other) => claimed = other,
             }
         }
-        if !self.is_frugal() {
-            os::populate(self.base + claimed as usize * BLOCK_BYTES, BLOCK_BYTES);
+        if !self.makes_no_calls() {
+            os::populate(self.base + claimed as usize * SEGMENT_BYTES, SEGMENT_BYTES);
         }
         Ok(claimed)
     }
 
-    /// How many blocks have storage and may be touched.
+    /// Returns the number of segments that have storage and are mapped.
     fn backed(&self) -> u64 {
-        self.stored().min(self.open_blocks())
+        self.stored().min(self.open_segments())
     }
 
-    /// How many blocks have storage, of those that the window may have.
+    /// Returns the number of segments that have storage, limited to those that the window may have.
     fn stored(&self) -> u64 {
-        let window = self.window_blocks.load(Ordering::Relaxed);
-        self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(window)
+        let window = self.window_segments.load(Ordering::Relaxed);
+        self.word(control::BACKED_SEGMENTS).load(Ordering::Acquire).min(window)
     }
 
-    /// How many blocks are mapped.
-    fn open_blocks(&self) -> u64 {
-        (self.extent.end() - self.base) as u64 / BLOCK
+    /// Returns the number of mapped segments.
+    fn open_segments(&self) -> u64 {
+        (self.extent.end() - self.base) as u64 / SEGMENT
     }
 
-    /// Maps at least so many blocks, which have storage, and some of those behind them that have it too.
+    /// Maps at least so many segments, which have storage, and some more that have it.
     #[cold]
-    fn open(&self, blocks: u64) -> Result<(), NoBlock> {
-        if self.is_frugal() {
-            return Err(NoBlock::Full(EarlyEnd::Sandbox));
+    fn open(&self, segments: u64) -> Result<(), NoSegment> {
+        if self.makes_no_calls() {
+            return Err(NoSegment::Full(EarlyEnd::Sandbox));
         }
-        let ahead = (self.open_blocks() + self.step()).min(self.stored());
-        let end = |blocks: u64| self.base + (blocks * BLOCK) as usize;
-        let note = |end: usize| recorder::note_open(self.base, end);
-        // Where there is room for a part only, the part.
-        for blocks in [ahead.max(blocks), blocks] {
-            match self.extent.reach(end(blocks), note) {
+        let ahead = (self.open_segments() + self.step()).min(self.stored());
+        let end = |segments: u64| self.base + (segments * SEGMENT) as usize;
+        let note = |end: usize| note_open(self.base, end);
+        // Without room for all of them, the least number.
+        for segments in [ahead.max(segments), segments] {
+            match self.extent.reach(end(segments), note) {
                 Ok(()) => return Ok(()),
-                Err(Ungrown::Busy) => return Err(NoBlock::AllInUse),
-                Err(Ungrown::Refused(_)) => {}
+                Err(ExtentError::Busy) => return Err(NoSegment::AllInUse),
+                Err(ExtentError::Refused(_)) => {}
             }
         }
-        Err(NoBlock::Full(EarlyEnd::AddressSpace))
+        Err(NoSegment::Full(EarlyEnd::AddressSpace))
     }
 
-    /// How far file and window grow at once, in blocks.
+    /// Returns the number of segments that file and window grow by at once.
     fn step(&self) -> u64 {
         (self.backed() / 8).clamp(LEAST_STEP, LARGEST_STEP)
     }
 
-    /// Lets the window have no more than `most_bytes`, or what it has already.
+    /// Limits the window to `most_bytes`, or to its present size if that is larger.
     pub(crate) fn shrink(&self, most_bytes: u64) {
-        let wanted = (most_bytes / BLOCK).max(self.open_blocks());
-        self.window_blocks.fetch_min(wanted, Ordering::Relaxed);
+        let wanted = (most_bytes / SEGMENT).max(self.open_segments());
+        self.window_segments.fetch_min(wanted, Ordering::Relaxed);
     }
 
-    /// Waits while a parent lives that may give a block back or extend the file: an exact recording is worth a little
-    /// time. Answers at once where there is none.
+    /// Waits for a parent that may return a segment or extend the file: an exact recording is worth
+    /// up to ten seconds. Returns at once without a parent.
     fn wait_for_parent(&self) -> Option<u64> {
         const STEP_MICROS: u32 = 100;
         const STEPS: u32 = 100_000;
-        /// A parent that has not ticked for so many steps is gone, or stopped, or gets no processor.
+        /// Steps without a tick after which the parent counts as gone or stopped; 2000, which are
+        /// 0.2 s.
         const PATIENCE_STEPS: u32 = 2_000;
 
-        if !self.has_parent.load(Ordering::Relaxed) || self.is_frugal() {
+        if !self.has_parent.load(Ordering::Relaxed) || self.makes_no_calls() {
             return None;
         }
         let (tick, stored) = (self.word(control::TICK), self.stored());
@@ -420,8 +441,8 @@ impl Spool {
             return None;
         }
         for _ in 0..STEPS {
-            if let Some(block) = self.take_given_back() {
-                return Some(block);
+            if let Some(segment) = self.take_given_back() {
+                return Some(segment);
             }
             if self.stored() > stored {
                 return None;
@@ -438,64 +459,65 @@ impl Spool {
         None
     }
 
-    /// Extends the file and the window so that they have at least so many blocks. Two threads may do it at once, to the same effect.
-    fn grow(&self, blocks: u64) -> Result<(), NoBlock> {
-        if self.stored() < blocks {
-            match self.extend(blocks) {
-                // Another thread may have had more luck.
-                Err(NoBlock::Full(_)) if self.stored() >= blocks => {}
+    /// Extends file and window to at least so many segments. Two threads may do so at once, with
+    /// the same result.
+    fn grow(&self, segments: u64) -> Result<(), NoSegment> {
+        if self.stored() < segments {
+            match self.extend(segments) {
+                // Another thread has extended it meanwhile.
+                Err(NoSegment::Full(_)) if self.stored() >= segments => {}
                 result => result?,
             }
         }
-        self.open(blocks)
+        self.open(segments)
     }
 
     /// Extends the file.
-    fn extend(&self, blocks: u64) -> Result<(), NoBlock> {
+    fn extend(&self, segments: u64) -> Result<(), NoSegment> {
         let stored = self.stored();
-        let window = self.window_blocks.load(Ordering::Relaxed);
-        if self.is_frugal() {
-            return Err(NoBlock::Full(EarlyEnd::Sandbox));
+        let window = self.window_segments.load(Ordering::Relaxed);
+        if self.makes_no_calls() {
+            return Err(NoSegment::Full(EarlyEnd::Sandbox));
         }
-        // Beyond the limit the kernel would send SIGXFSZ, which ends the program.
-        let most_in_file = os::soft_limit(libc::RLIMIT_FSIZE as i32) / BLOCK;
+        // Beyond this limit the kernel sends SIGXFSZ, which ends the program.
+        let most_in_file = os::soft_limit(libc::RLIMIT_FSIZE as i32) / SEGMENT;
         let limits = [
-            (self.allowed_blocks, EarlyEnd::MaxSize),
+            (self.allowed_segments, EarlyEnd::MaxSize),
             (most_in_file, EarlyEnd::FileSizeLimit),
             (window, EarlyEnd::AddressSpace),
         ];
         if !self.has_path {
-            return Err(NoBlock::Full(EarlyEnd::MemoryFull));
+            return Err(NoSegment::Full(EarlyEnd::MemoryFull));
         }
-        if let Some((_, cause)) = limits.into_iter().find(|(most, _)| blocks > *most) {
-            return Err(NoBlock::Full(cause));
+        if let Some((_, cause)) = limits.into_iter().find(|(most, _)| segments > *most) {
+            return Err(NoSegment::Full(cause));
         }
         let most = window.min(most_in_file);
         let wanted = (stored + self.step()).min(most);
-        let file = self.reopen().map_err(NoBlock::Full)?;
-        // The last space of a disk comes in small steps.
+        let file = self.reopen().map_err(NoSegment::Full)?;
+        // The last space of a disk is taken in small steps.
         let mut cause = EarlyEnd::Other;
-        for wanted in [wanted, blocks + 3, blocks] {
-            if wanted < blocks || wanted > most {
+        for wanted in [wanted, segments + 3, segments] {
+            if wanted < segments || wanted > most {
                 continue;
             }
             let from = stored.min(wanted);
-            let given = match file.allocate(from * BLOCK, (wanted - from) * BLOCK) {
-                Err(error) if cannot_allocate(error) => self.write_zeros(&file, blocks, wanted)?,
+            let given = match file.allocate(from * SEGMENT, (wanted - from) * SEGMENT) {
+                Err(error) if cannot_allocate(error) => self.write_zeros(&file, segments, wanted)?,
                 result => result,
             };
             match given {
                 Ok(()) => {
-                    self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
+                    self.word(control::BACKED_SEGMENTS).fetch_max(wanted, Ordering::AcqRel);
                     return Ok(());
                 }
                 Err(error) => cause = cause_of(error),
             }
         }
-        Err(NoBlock::Full(cause))
+        Err(NoSegment::Full(cause))
     }
 
-    /// Opens the file, or says why the recording cannot go on in it.
+    /// Opens the file again; an error is the reason why the recording cannot continue in it.
     fn reopen(&self) -> Result<File, EarlyEnd> {
         let path = self.path().ok_or(EarlyEnd::FileLost)?;
         let file =
@@ -507,266 +529,307 @@ impl Spool {
         if identity != self.file {
             return Err(EarlyEnd::FileLost);
         }
-        // What is not there any more must not be written to: that ends the program.
-        if bytes < self.word(control::BACKED_BLOCKS).load(Ordering::Acquire) * BLOCK {
+        // Writing to a mapped page behind the end of the file raises SIGBUS, which ends the
+        // program.
+        if bytes < self.word(control::BACKED_SEGMENTS).load(Ordering::Acquire) * SEGMENT {
             return Err(EarlyEnd::FileCut);
         }
         Ok(file)
     }
 
-    /// Writes zeros up to the end that is wanted, where a file system knows no other way to give storage.
-    /// One thread at a time: what it writes must not be the block of an event already, by another thread that was faster.
-    fn write_zeros(&self, file: &File, blocks: u64, wanted: u64) -> Result<Result<(), Errno>, NoBlock> {
+    /// Writes zeros up to the wanted end, on a file system that cannot allocate storage otherwise.
+    /// One thread at a time: a second one could overwrite events in the segments that the first has
+    /// added.
+    fn write_zeros(&self, file: &File, segments: u64, wanted: u64) -> Result<Result<(), Errno>, NoSegment> {
         let write = || {
-            let from = self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(wanted);
-            let written = file.write_zeros(from * BLOCK, (wanted - from) * BLOCK);
+            let from = self.word(control::BACKED_SEGMENTS).load(Ordering::Acquire).min(wanted);
+            let written = file.write_zeros(from * SEGMENT, (wanted - from) * SEGMENT);
             if written.is_ok() {
-                self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
+                self.word(control::BACKED_SEGMENTS).fetch_max(wanted, Ordering::AcqRel);
             }
             written
         };
-        match alone(&self.zero_writer, || self.stored() >= blocks, write) {
-            Alone::Done(written) => Ok(written),
-            Alone::Unneeded => Ok(Ok(())),
-            Alone::Busy => Err(NoBlock::AllInUse),
+        match alone(&self.zero_writer, || self.stored() >= segments, write) {
+            Outcome::Done(written) => Ok(written),
+            Outcome::Unneeded => Ok(Ok(())),
+            Outcome::Busy => Err(NoSegment::AllInUse),
         }
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> Option<&CStr> {
         if self.has_path { CStr::from_bytes_until_nul(&self.path).ok() } else { None }
     }
 
-    /// The oldest event block that no thread is writing to.
-    fn claim_from_ring(&self) -> Result<Claimed, NoBlock> {
-        for _ in 0..self.ring_places * 2 {
-            let index = self.next_place.fetch_add(1, Ordering::Relaxed) % self.ring_places;
-            let Some(place) = self.ring.get(index as usize) else { break };
-            if place.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    /// Claims the oldest event segment that no thread is writing to.
+    fn claim_from_ring(&self) -> Result<ClaimedSegment, NoSegment> {
+        for _ in 0..self.ring_entries * 2 {
+            let index = self.next_entry.fetch_add(1, Ordering::Relaxed) % self.ring_entries;
+            let Some(entry) = self.ring.get(index as usize) else { break };
+            if entry.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 continue;
             }
-            return self.claim_place(place, index as u32);
+            return self.claim_entry(entry, index as u32);
         }
-        Err(NoBlock::AllInUse)
+        Err(NoSegment::AllInUse)
     }
 
-    /// The block of a place that this thread owns, or a fresh one for it. Gives the place back when there is none.
-    fn claim_place(&self, place: &Place, index: u32) -> Result<Claimed, NoBlock> {
-        let mut block = u64::from(place.block.load(Ordering::Relaxed));
+    /// Claims the segment of an entry that this thread owns, or a fresh one for it. Gives the entry
+    /// back when there is none.
+    fn claim_entry(&self, entry: &RingEntry, index: u32) -> Result<ClaimedSegment, NoSegment> {
+        let mut segment = u64::from(entry.segment.load(Ordering::Relaxed));
         let mut overwritten = 0;
-        if block == 0 {
-            block = self.take_from_end().inspect_err(|_| place.owned.store(0, Ordering::Release))?;
-            place.block.store(block as u32, Ordering::Relaxed);
+        if segment == 0 {
+            segment = self.take_from_end().inspect_err(|_| entry.owned.store(0, Ordering::Release))?;
+            entry.segment.store(segment as u32, Ordering::Relaxed);
         } else {
-            overwritten = place.events.load(Ordering::Relaxed);
+            overwritten = entry.events.load(Ordering::Relaxed);
         }
-        Ok(self.claimed(block, index, overwritten))
+        Ok(self.claimed(segment, index, overwritten))
     }
 
-    /// In a ring that is limited by time too: the block that was left first, if all in it is too old, and else a fresh one as long as
-    /// the size allows. So the file is only as large as that time needs.
-    fn claim_by_age(&self) -> Result<Claimed, NoBlock> {
+    /// Claims a segment in a ring that is limited by time as well: the one that was left first, if
+    /// all its events are too old, and else a fresh one while the size allows it. So the file is
+    /// only as large as the time needs.
+    fn claim_by_age(&self) -> Result<ClaimedSegment, NoSegment> {
         let oldest_wanted = self.counter_before(self.ring_nanos);
-        // Each further round means that another thread was faster.
-        for _ in 0..self.ring_places * 2 {
-            let oldest = self.oldest_place();
-            let fresh = self.filled_places.load(Ordering::Relaxed);
+        // Each further round means that another thread has changed the ring meanwhile.
+        for _ in 0..self.ring_entries * 2 {
+            let oldest = self.oldest_entry();
+            let fresh = self.filled_entries.load(Ordering::Relaxed);
             let is_outdated = oldest.is_some_and(|(_, left)| left < oldest_wanted);
-            if !is_outdated && fresh < self.ring_places {
+            if !is_outdated && fresh < self.ring_entries {
                 let added = fresh + 1;
                 let order = Ordering::Relaxed;
-                if self.filled_places.compare_exchange(fresh, added, order, order).is_err() {
+                if self.filled_entries.compare_exchange(fresh, added, order, order).is_err() {
                     continue;
                 }
-                // Only this thread knows of the place until it has a block.
-                let Some(place) = self.ring.get(fresh as usize) else { break };
-                place.owned.store(1, Ordering::Relaxed);
-                match self.claim_place(place, fresh as u32) {
-                    // No storage: from now on the ring is as large as it is.
+                // No other thread claims the entry before it has a segment.
+                let Some(entry) = self.ring.get(fresh as usize) else { break };
+                entry.owned.store(1, Ordering::Relaxed);
+                match self.claim_entry(entry, fresh as u32) {
+                    // Without storage the ring keeps its present size.
                     Err(_) if oldest.is_some() => {}
                     result => return result,
                 }
             }
             let Some((index, _)) = oldest else { continue };
-            let Some(place) = self.ring.get(index) else { break };
-            if place.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return self.claim_place(place, index as u32);
+            let Some(entry) = self.ring.get(index) else { break };
+            if entry.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return self.claim_entry(entry, index as u32);
             }
         }
-        Err(NoBlock::AllInUse)
+        Err(NoSegment::AllInUse)
     }
 
-    /// Of the places with a block that no thread writes to, the one that was left first, and when.
-    fn oldest_place(&self) -> Option<(usize, u64)> {
-        let filled = self.filled_places.load(Ordering::Relaxed).min(self.ring_places);
-        let places = self.ring.iter().take(filled as usize).enumerate();
-        let is_free = |place: &Place| {
-            place.owned.load(Ordering::Acquire) == 0 && place.block.load(Ordering::Relaxed) != 0
+    /// Returns the entry that was left first among those that no thread writes to, and when it was
+    /// left.
+    fn oldest_entry(&self) -> Option<(usize, u64)> {
+        let filled = self.filled_entries.load(Ordering::Relaxed).min(self.ring_entries);
+        let entries = self.ring.iter().take(filled as usize).enumerate();
+        let is_free = |entry: &RingEntry| {
+            entry.owned.load(Ordering::Acquire) == 0 && entry.segment.load(Ordering::Relaxed) != 0
         };
-        let free = places.filter(|(_, place)| is_free(place));
-        free.map(|(index, place)| (index, place.left.load(Ordering::Relaxed))).min_by_key(|&(_, left)| left)
+        let free = entries.filter(|(_, entry)| is_free(entry));
+        free.map(|(index, entry)| (index, entry.left.load(Ordering::Relaxed))).min_by_key(|&(_, left)| left)
     }
 
-    /// What the counter was so many nanoseconds ago, by how it went since the start.
+    /// Computes the value of the counter so many nanoseconds ago, from its mean rate since the
+    /// start.
     pub(crate) fn counter_before(&self, nanos: u64) -> u64 {
         let clocks = clock::reading();
         let elapsed_nanos = clocks.monotonic_nanos.saturating_sub(self.start_monotonic_nanos).max(1);
         let elapsed = clocks.counter.saturating_sub(self.start_counter);
-        // Not in 128 bits: on AArch64 their division is a function that refers to Rust's unwinding runtime, which is not there.
+        // Not in 128 bits: their division on AArch64 refers to Rust's unwinding runtime, which the
+        // shipped library does not contain.
         let counts = elapsed as f64 * nanos as f64 / elapsed_nanos as f64;
         clocks.counter.saturating_sub(counts as u64)
     }
 
-    /// Beyond how many nanoseconds events are not kept; `u64::MAX` for no such limit.
+    /// Returns the maximum age of events in nanoseconds; `u64::MAX` for any age.
     pub(crate) fn ring_nanos(&self) -> u64 {
         self.ring_nanos
     }
 
-    /// Ends the use of a ring's block by its thread.
-    pub(crate) fn leave(&self, place: u32) {
-        if let Some(place) = self.ring.get(place as usize).filter(|_| place != NO_PLACE) {
-            place.left.store(clock::counter(), Ordering::Relaxed);
-            // Now, while the block is in the caches.
-            let block = place.block.load(Ordering::Relaxed);
-            place.events.store(self.events_in(block.into()), Ordering::Relaxed);
-            place.owned.store(0, Ordering::Release);
+    /// Ends the use of a ring's segment by its thread.
+    pub(crate) fn leave(&self, ring_index: u32) {
+        if let Some(entry) = self.ring.get(ring_index as usize).filter(|_| ring_index != NO_RING_ENTRY) {
+            entry.left.store(clock::counter(), Ordering::Relaxed);
+            // Counted now, while the segment is in the caches.
+            let segment = entry.segment.load(Ordering::Relaxed);
+            entry.events.store(self.events_in(segment.into()), Ordering::Relaxed);
+            entry.owned.store(0, Ordering::Release);
         }
     }
 
-    /// How many events are lost with a block of a ring: those in it, and those that it says were lost when it was taken.
-    fn events_in(&self, block: u64) -> u64 {
-        let Some(bytes) = self.committed(block) else { return 0 };
+    /// Counts the events that are lost with a segment of a ring: its own, and those that were lost
+    /// when it was claimed.
+    fn events_in(&self, segment: u64) -> u64 {
+        let Some(bytes) = self.committed(segment) else { return 0 };
         let count = |record: Record<'_>| match record {
             Record::Alloc { .. } | Record::Free { .. } | Record::Mark { .. } | Record::Mapping { .. } => 1,
             Record::Loss { kind: LossKind::Overwritten, count } => count,
             _ => 0,
         };
-        let records = Records::new(bytes, BLOCK_HEADER_BYTES);
+        let records = Records::new(bytes, SEGMENT_HEADER_BYTES);
         records.map_while(Result::ok).map(|placed| count(placed.record)).sum()
     }
 
-    /// The committed records of a block that may be written to at this moment.
-    pub(crate) fn committed(&self, block: u64) -> Option<&'static [u8]> {
-        if block == 0 || block >= self.backed() {
+    /// Returns the committed records of a segment; its thread may append to it meanwhile.
+    pub(crate) fn committed(&self, segment: u64) -> Option<&'static [u8]> {
+        if segment == 0 || segment >= self.backed() {
             return None;
         }
-        let at = self.base + block as usize * BLOCK_BYTES;
+        let at = self.base + segment as usize * SEGMENT_BYTES;
         let committed = committed_word(at).load(Ordering::Acquire) as usize;
-        let length = committed.checked_sub(BLOCK_HEADER_BYTES).filter(|_| committed <= BLOCK_BYTES)?;
-        // SAFETY: the block has storage, and what is committed is not written any more, but by a ring that takes the block
-        // again: a reader of a ring checks the number of the claim afterwards.
-        Some(unsafe { core::slice::from_raw_parts((at + BLOCK_HEADER_BYTES) as *const u8, length) })
+        let length = committed.checked_sub(SEGMENT_HEADER_BYTES).filter(|_| committed <= SEGMENT_BYTES)?;
+        // SAFETY: the segment is mapped and has storage, by the checks above, and committed bytes
+        // do not change, except when a ring reuses the segment: `dump` detects that by the header,
+        // which it reads again afterwards, and discards the copy. The bytes are only copied by the
+        // kernel or parsed by a decoder that accepts any bytes.
+        Some(unsafe { core::slice::from_raw_parts((at + SEGMENT_HEADER_BYTES) as *const u8, length) })
     }
 
-    /// The bytes in front of a block.
-    pub(crate) fn header(&self, block: u64) -> Option<[u8; BLOCK_HEADER_BYTES]> {
-        if block == 0 || block >= self.backed() {
+    /// Returns the header of a segment.
+    pub(crate) fn header(&self, segment: u64) -> Option<[u8; SEGMENT_HEADER_BYTES]> {
+        if segment == 0 || segment >= self.backed() {
             return None;
         }
-        let at = (self.base + block as usize * BLOCK_BYTES) as *const [u8; BLOCK_HEADER_BYTES];
-        // SAFETY: the block has storage; another thread may be writing, so each byte is read once and believed only by its sum.
+        let at = (self.base + segment as usize * SEGMENT_BYTES) as *const [u8; SEGMENT_HEADER_BYTES];
+        // SAFETY: the segment is mapped and has storage, by the check above. Another thread may be
+        // writing: the read is volatile, and the checksum decides whether the bytes are valid.
         Some(unsafe { at.read_volatile() })
     }
 
-    /// The header of the file, the control words and the facts.
-    pub(crate) fn first_block(&self) -> &'static [u8] {
-        // SAFETY: has storage from the start and is never unmapped. Words in it change while it is read, which is for the
-        // kernel to do.
-        unsafe { core::slice::from_raw_parts(self.base as *const u8, BLOCK_BYTES) }
+    /// Returns the first segment: header of the file, control words and facts.
+    pub(crate) fn first_segment(&self) -> &'static [u8] {
+        // SAFETY: segment 0 is mapped as long as the spool. Its words change meanwhile; the slice
+        // is only passed to the kernel, which copies it.
+        unsafe { core::slice::from_raw_parts(self.base as *const u8, SEGMENT_BYTES) }
     }
 
-    /// How many blocks were taken from the end, the first one included.
-    pub(crate) fn claimed_blocks(&self) -> u64 {
-        self.word(control::CLAIMED_BLOCKS).load(Ordering::Acquire).min(self.backed())
+    /// Returns the number of segments that were taken from the end, including the first one.
+    pub(crate) fn claimed_segments(&self) -> u64 {
+        self.word(control::CLAIMED_SEGMENTS).load(Ordering::Acquire).min(self.backed())
     }
 
-    /// True for an event block whose last thread left it before the counter had this value.
-    pub(crate) fn was_left_before(&self, block: u64, counter: u64) -> bool {
-        let mut places = self.ring.iter().take(self.ring_places as usize);
-        places.any(|place| {
-            u64::from(place.block.load(Ordering::Relaxed)) == block
-                && place.owned.load(Ordering::Relaxed) == 0
-                && place.left.load(Ordering::Relaxed) < counter
+    /// Returns true for an event segment that its last thread left before the counter had this
+    /// value.
+    pub(crate) fn was_left_before(&self, segment: u64, counter: u64) -> bool {
+        let mut entries = self.ring.iter().take(self.ring_entries as usize);
+        entries.any(|entry| {
+            u64::from(entry.segment.load(Ordering::Relaxed)) == segment
+                && entry.owned.load(Ordering::Relaxed) == 0
+                && entry.left.load(Ordering::Relaxed) < counter
         })
     }
 
     /// Waits until the kernel has written everything to the disk.
     pub(crate) fn synchronise(&self) -> Result<(), Errno> {
-        os::synchronise(self.base, self.claimed_blocks() as usize * BLOCK_BYTES)
+        os::synchronise(self.base, self.claimed_segments() as usize * SEGMENT_BYTES)
     }
 
-    /// Gives up the file, in a forked child: what is written to the window from now on is nobody's.
-    ///
-    /// # Safety
-    ///
-    /// The numbers are those of the parent's spool, and this process is its child.
-    pub(crate) unsafe fn abandon(base: usize, end: usize) {
-        if base < end {
-            // SAFETY: by contract the memory is shared with the parent, and nothing here needs it.
-            unsafe { os::replace_by_zeros(base, end - base) };
-        }
-    }
-
-    /// Gives up the file where the recording has ended, and with it the memory and the storage that only this mapping keeps. A thread
-    /// that was in the midst of an event finds zeros in place of the file, and no block after its last one.
+    /// Gives up the file of a recording that has ended, and with it the memory and storage that
+    /// only this mapping uses. A thread that is writing an event meanwhile finds zeros in place of
+    /// the file, and gets no further segment.
     pub(crate) fn leave_file(&self) {
-        self.be_frugal();
+        self.forbid_calls();
         self.has_parent.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.shrink(0);
-        // SAFETY: what was recorded is in the file, and nothing of it is read here any more.
+        // SAFETY: the window is mapped up to the end of the extent. Writers that are still in it
+        // need no contents: they find valid zeros, and what they write is dropped.
         unsafe { os::replace_by_zeros(self.base, self.extent.end() - self.base) };
     }
 
-    /// Unmaps the whole window, after [`leave_file`](Self::leave_file).
+    /// Unmaps the window, after [`leave_file`](Self::leave_file).
     ///
     /// # Safety
     ///
     /// No thread uses the spool now or later.
     pub(crate) unsafe fn release(&self) {
         if self.base != 0 {
-            // SAFETY: the window, of which nothing else is mapped; nobody uses it, by contract.
+            // SAFETY: the extent is this spool's own mapping, and nobody uses it, by contract.
             unsafe { os::unmap(self.base, self.extent.end() - self.base) };
         }
     }
 
-    /// The window: where it begins and ends.
-    pub(crate) fn window(&self) -> (usize, usize) {
-        (self.base, self.extent.end())
+    /// Makes this window the one that a forked child gives up.
+    pub(crate) fn publish_window(&self) {
+        // Another thread may fork between two of these stores: the end 0 prevents that a child
+        // combines the base of one window with the end of another.
+        WINDOW_END.store(0, Ordering::SeqCst);
+        WINDOW_BASE.store(self.base, Ordering::SeqCst);
+        WINDOW_END.store(self.extent.end(), Ordering::SeqCst);
     }
 }
 
-/// A control word of the window at `base`.
+/// The window of the present file, outside of the memory that a forked child finds wiped.
+static WINDOW_BASE: AtomicUsize = AtomicUsize::new(0);
+static WINDOW_END: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes that the window at `base` is mapped up to `end`.
+fn note_open(base: usize, end: usize) {
+    if WINDOW_BASE.load(Ordering::Relaxed) == base {
+        WINDOW_END.fetch_max(end, Ordering::Relaxed);
+    }
+}
+
+/// Notes that there is no window.
+pub(crate) fn unpublish_window() {
+    for word in [&WINDOW_END, &WINDOW_BASE] {
+        word.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Gives up the parent's file in a forked child: writes to the window stay in this process.
+///
+/// # Safety
+///
+/// The published window is that of the parent, and this process is its child.
+pub(crate) unsafe fn abandon_window() {
+    let (base, end) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_END.load(Ordering::Relaxed));
+    if base < end {
+        // SAFETY: the range is the inherited mapping of the parent's window, by contract; nothing
+        // in this process reads it any more.
+        unsafe { os::replace_by_zeros(base, end - base) };
+    }
+}
+
+/// Returns the control word at this offset of the window at `base`.
 #[inline(always)]
 pub(crate) fn control_word(base: usize, offset: usize) -> &'static AtomicU64 {
-    // SAFETY: within block 0, which has storage from the start; the window is never unmapped, and the offset is one of
-    // `control`, a multiple of 8.
+    // SAFETY: `base` is that of a spool, whose segment 0 is mapped before the spool is used and as
+    // long as any thread may use it (`release_ended`); offsets come from `control`, multiples of 8
+    // in it.
     unsafe { &*((base + offset) as *const AtomicU64) }
 }
 
-/// The committed length of the block at this address.
+/// Returns the word with the committed length of the segment at this address.
 #[inline(always)]
-pub(crate) fn committed_word(block: usize) -> &'static AtomicU64 {
-    // SAFETY: as above; blocks are only looked at when they have storage.
-    unsafe { &*((block + BlockHeader::COMMITTED_OFFSET) as *const AtomicU64) }
+pub(crate) fn committed_word(segment: usize) -> &'static AtomicU64 {
+    // SAFETY: callers pass the address of a segment that was claimed or is below `backed`, so that
+    // it is mapped and has storage; the word is aligned.
+    unsafe { &*((segment + SegmentHeader::COMMITTED_OFFSET) as *const AtomicU64) }
 }
 
-/// Writes the header of a block. What it held before is gone with the first store, and what it is now is there with the
-/// last: whenever the process dies, a reader sees one of the two, or an unused block.
-pub(crate) fn begin_block(
-    claimed: &Claimed,
-    use_of_it: Use,
+/// Writes the header of a segment. The first store discards its old contents, and the last one
+/// makes the new header valid: whenever the process is killed, a reader sees one of the two, or an
+/// unused segment.
+pub(crate) fn begin_segment(
+    claimed: &ClaimedSegment,
+    segment_use: SegmentUse,
     thread: u32,
     lane: Lane,
     sequence: u32,
     kernel_thread: u32,
 ) {
-    let header = BlockHeader {
-        has_no_tables: use_of_it == Use::Events,
+    let header = SegmentHeader {
+        has_no_tables: segment_use == SegmentUse::Events,
         thread,
         lane,
         sequence,
-        committed_bytes: BLOCK_HEADER_BYTES as u64,
+        committed_bytes: SEGMENT_HEADER_BYTES as u64,
         counter: clock::counter(),
         kernel_thread,
         claim: claimed.claim,
@@ -775,27 +838,30 @@ pub(crate) fn begin_block(
     committed.store(0, Ordering::Release);
     fence(Ordering::SeqCst);
     let bytes = header.to_bytes();
-    let (front, back) = bytes.split_at(BlockHeader::COMMITTED_OFFSET);
-    // SAFETY: the block is this thread's alone and has storage.
+    let (front, back) = bytes.split_at(SegmentHeader::COMMITTED_OFFSET);
+    // SAFETY: `claim` has given the segment to this thread alone, mapped and with storage; both
+    // parts of the header are in it.
     unsafe {
         copy_to(claimed.address, front);
-        copy_to(claimed.address + BlockHeader::COMMITTED_OFFSET + 8, back.get(8..).unwrap_or_default());
+        copy_to(claimed.address + SegmentHeader::COMMITTED_OFFSET + 8, back.get(8..).unwrap_or_default());
     }
-    committed.store(BLOCK_HEADER_BYTES as u64, Ordering::Release);
+    committed.store(SEGMENT_HEADER_BYTES as u64, Ordering::Release);
 }
 
+/// Copies bytes to an address.
+///
 /// # Safety
 ///
 /// The memory at `at` is mapped, has storage, and is written by nobody else.
 unsafe fn copy_to(at: usize, bytes: &[u8]) {
-    // SAFETY: by contract.
+    // SAFETY: the destination is valid by contract, and no slice overlaps the window.
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
 }
 
-/// An empty file, and whether it has its name already.
-fn create(path: Option<&CStr>) -> Result<(File, bool), Unmade> {
+/// Makes an empty file; returns it, and whether it has its name already.
+fn create(path: Option<&CStr>) -> Result<(File, bool), SpoolError> {
     let Some(path) = path else {
-        return File::in_memory(c"cairn").map(|file| (file, false)).map_err(Unmade::Create);
+        return File::in_memory(c"cairn").map(|file| (file, false)).map_err(SpoolError::Create);
     };
     let mut buffer = [0_u8; 512];
     let nameless = directory_of(path, &mut buffer)
@@ -803,16 +869,16 @@ fn create(path: Option<&CStr>) -> Result<(File, bool), Unmade> {
     if let Some(file) = nameless {
         return Ok((file, false));
     }
-    // A file system without nameless files: for a moment there is an empty one.
+    // A file system without nameless files: the file is visible while it is still empty.
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
     match File::open(path, flags, 0o600) {
         Ok(file) => Ok((file, true)),
-        Err(Errno(libc::EEXIST)) => Err(Unmade::Exists),
-        Err(error) => Err(Unmade::Create(error)),
+        Err(Errno(libc::EEXIST)) => Err(SpoolError::Exists),
+        Err(error) => Err(SpoolError::Create(error)),
     }
 }
 
-/// The directory that a path leads to; `None` when it is too long for the buffer.
+/// Returns the directory of a path; `None` when it is too long for the buffer.
 fn directory_of<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a CStr> {
     let bytes = path.to_bytes();
     let directory = match bytes.iter().rposition(|&byte| byte == b'/') {
@@ -826,13 +892,19 @@ fn directory_of<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a CStr> {
     CStr::from_bytes_with_nul(place).ok()
 }
 
-/// Storage for the first blocks of a new file: how many these are.
-fn give_first_storage(file: &File, wanted: &Wanted<'_>, ring_places: u64, limit: u64) -> Result<u64, Unmade> {
-    // Without a path there is no way back to the file: everything is taken at once, a quarter of it for tables.
-    let whole = (ring_places + (ring_places / 4).max(64) + 1).max(LEAST_STEP);
+/// Allocates storage for the first segments of a new file; returns their number.
+fn give_first_storage(
+    file: &File,
+    wanted: &SpoolOptions<'_>,
+    ring_entries: u64,
+    limit: u64,
+) -> Result<u64, SpoolError> {
+    // A file without a path cannot be opened again: all storage is taken at once, a fifth of it for
+    // tables.
+    let whole = (ring_entries + (ring_entries / 4).max(64) + 1).max(LEAST_STEP);
     let steps = if wanted.path.is_none() { [whole; FIRST_STEPS.len()] } else { FIRST_STEPS };
-    // On a small disk, the packed recording that the parent makes needs some of the room.
-    let half = if wanted.has_parent { (file.free_bytes() / 2 / BLOCK).max(1) } else { u64::MAX };
+    // The packed recording that the parent writes needs room on the same disk.
+    let half = if wanted.has_parent { (file.free_bytes() / 2 / SEGMENT).max(1) } else { u64::MAX };
     let mut last = Errno(libc::EFBIG);
     let mut tried = u64::MAX;
     for step in steps.map(|step| step.min(limit).min(half)) {
@@ -840,19 +912,19 @@ fn give_first_storage(file: &File, wanted: &Wanted<'_>, ring_places: u64, limit:
             continue;
         }
         tried = step;
-        match give_storage(file, 0, step * BLOCK) {
+        match give_storage(file, 0, step * SEGMENT) {
             Ok(()) => return Ok(step),
             Err(error) => {
                 last = error;
-                // What was given of it stays in the way of the next try.
+                // Storage of a failed attempt would be missing in the next one.
                 let _ = file.set_length(0);
             }
         }
     }
-    Err(Unmade::Storage(last))
+    Err(SpoolError::Storage(last))
 }
 
-/// Why a file cannot be made larger, by the error of the kernel.
+/// Translates the error of an extension into the reason for the early end.
 fn cause_of(Errno(error): Errno) -> EarlyEnd {
     match error {
         libc::ENOSPC | libc::EDQUOT => EarlyEnd::DiskFull(error as u16),
@@ -861,7 +933,7 @@ fn cause_of(Errno(error): Errno) -> EarlyEnd {
     }
 }
 
-/// Storage for a range of a file that nobody else knows.
+/// Allocates storage for a range of a file that has no name yet.
 fn give_storage(file: &File, from: u64, bytes: u64) -> Result<(), Errno> {
     match file.allocate(from, bytes) {
         Err(error) if cannot_allocate(error) => file.write_zeros(from, bytes),
@@ -869,7 +941,7 @@ fn give_storage(file: &File, from: u64, bytes: u64) -> Result<(), Errno> {
     }
 }
 
-/// Whether a file system has answered that it does not know how.
+/// Returns true when the error says that the file system cannot allocate storage.
 fn cannot_allocate(Errno(error): Errno) -> bool {
     matches!(error, libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)
 }

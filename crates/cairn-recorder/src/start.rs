@@ -1,4 +1,4 @@
-//! How a recording begins.
+//! Starts a recording: options, file, and the facts of the process.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -8,29 +8,32 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cairn_format::recording::control;
 
 use crate::facts::Facts;
-use crate::os::{self, Errno, KeptErrno, PathText};
-use crate::recorder::{self, Mode, Recorder, Starter};
-use crate::spool::{PATH_BYTES, Unmade, Wanted};
-use crate::{heap, modules, sampling, tables};
+use crate::lanes::most_events_between_stamps;
+use crate::mode::{self, Mode, ModeBefore, Starter};
+use crate::os::{self, Errno, ErrnoGuard, PathText};
+use crate::recorder::{self, Recorder};
+use crate::spool::{PATH_BYTES, SpoolError, SpoolOptions};
+use crate::{epochs, modules, requests, sampling, stacks};
 
-/// What is kept of a recording.
+/// Part of the events that a recording keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Keep {
     /// Everything, in a file that grows.
     All,
-    /// The last events only, as a flight recorder does: so many bytes of them, at least 1 MiB and at most 1 GiB. What
-    /// is overwritten is counted. Stacks and modules are kept all.
+    /// The last events only, as in a flight recorder. Overwritten events are counted; stacks and
+    /// modules are never overwritten.
     Last {
-        /// Bytes of events.
+        /// Bytes of events, from 1 MiB to 1 GiB.
         bytes: u64,
-        /// How long ago they may have been: blocks in which all is older are written to again before the file grows. `u64::MAX`
-        /// for any age. A thread that records nothing keeps its last 64 KiB.
+        /// Maximum age of events in nanoseconds: a segment of 64 KiB whose events are all older is
+        /// reused before the file grows. `u64::MAX` for any age. The last segment of a thread that
+        /// records nothing more is not reused.
         nanos: u64,
     },
 }
 
-/// How to record.
+/// Options of a recording.
 ///
 /// ```
 /// use cairn_recorder::{Keep, Options};
@@ -43,34 +46,36 @@ pub enum Keep {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options<'a> {
-    /// Where the recording goes. `%p` stands for the process id and `%e` for the program's name. Where such a file is already,
-    /// `.1`, `.2` and so on are tried: a recording is never overwritten. Empty for memory without a file, which
-    /// [`Keep::Last`] can do with; [`dump`](crate::dump) then makes a file of it.
+    /// Path of the file. `%p` stands for the process id and `%e` for the program's name. If the
+    /// file exists, `.1`, `.2` and so on are appended: a recording is never overwritten. Empty to
+    /// record into memory, which [`Keep::Last`] allows; [`dump`](crate::dump) then writes a file.
     pub path: &'a [u8],
-    /// What is kept.
+    /// Part of the events that is kept.
     pub keep: Keep,
-    /// No more than so many bytes are written; then recording ends, with a word that says so.
+    /// Maximum bytes of the file; recording ends there and states the reason.
     pub limit_bytes: u64,
-    /// At most how many heap events of a thread lie between two readings of the clock. 1 where nobody drains the spool.
+    /// Maximum heap events of a thread between two readings of the clock. 1 if no process drains
+    /// the spool.
     pub stamp_interval: u32,
-    /// Whether `cairn` drains the spool while the program runs, and extends it: the program then makes no system calls of its
-    /// own for that.
+    /// True if `cairn` drains the spool while the program runs, and extends it: the program then
+    /// makes no system calls for that.
     pub has_parent: bool,
-    /// Begin without recording events, as after [`pause`](crate::pause).
+    /// True to begin without recording events, as after [`pause`](crate::pause).
     pub is_paused: bool,
-    /// Names of the environment variables to keep, separated by commas.
+    /// Names of environment variables to store, separated by commas.
     pub environment: &'a [u8],
-    /// Whether a forked child that marks something gets a recording of its own, by the same options. Without it what a child
-    /// marks is dropped.
+    /// True if a forked child that marks something gets a recording of its own, by the same
+    /// options. Otherwise marks of children are dropped.
     pub follows_children: bool,
-    /// Record not all blocks, but those of which a byte was picked, on average one of so many bytes. Marks are all recorded.
+    /// Mean bytes between picked ones, to record only the blocks that contain a picked byte; `None`
+    /// to record all blocks. Marks are always recorded.
     pub sample_bytes: Option<u64>,
-    /// What the random numbers for that begin with; 0 for other ones each time.
+    /// Seed of the random numbers for that; 0 for different ones in each run.
     pub sample_seed: u64,
 }
 
 impl<'a> Options<'a> {
-    /// Everything is kept in a file at `path`, and nobody drains it.
+    /// Returns options that record everything into a file at `path`, which no process drains.
     #[must_use]
     pub const fn new(path: &'a [u8]) -> Self {
         Self {
@@ -88,7 +93,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Why nothing is recorded.
+/// Reason why nothing is recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StartError {
@@ -98,14 +103,15 @@ pub enum StartError {
     Path,
     /// The file cannot be made; the number is the kernel's.
     Create(i32),
-    /// There are too many recordings of that name already.
+    /// A thousand recordings of that name exist.
     Exists,
-    /// The file system has no room, or the process may not write files that large; the number is the kernel's.
+    /// The file system has no room, or the process may not write files that large; the number is
+    /// the kernel's.
     Storage(i32),
-    /// The process may not have the address space; the number is the kernel's.
+    /// The process is not allowed the address space; the number is the kernel's.
     AddressSpace(i32),
-    /// The process runs with more rights than its caller (set-user-ID, capabilities), so neither the environment nor the working
-    /// directory says where a recording goes; [`start`] with a path does.
+    /// The process has more rights than its caller (set-user-ID, capabilities), so that neither the
+    /// environment nor the working directory may choose the path; call [`start`] with one.
     RaisedRights,
 }
 
@@ -114,9 +120,9 @@ impl fmt::Display for StartError {
         match self {
             Self::AlreadyStarted => f.write_str("a recording is under way already; stop it first"),
             Self::Path => f.write_str(
-                "the recording's path is too long, holds a NUL, or is empty (only a ring can do without a file)",
+                "the recording's path is too long, contains a NUL, or is empty (only a ring works without a file)",
             ),
-            Self::Create(error) => write!(f, "the recording's file cannot be made (errno {error}); choose another place"),
+            Self::Create(error) => write!(f, "the recording's file cannot be made (errno {error}); choose another path"),
             Self::Exists => f.write_str("a thousand recordings of that name exist; remove some"),
             Self::Storage(error) => write!(
                 f,
@@ -126,7 +132,7 @@ impl fmt::Display for StartError {
                 write!(f, "no address space for the recorder (errno {error}); raise the limit of the address space")
             }
             Self::RaisedRights => f.write_str(
-                "the program runs with more rights than its caller, so its environment does not say where to record; give a path",
+                "the program has more rights than its caller, so its environment must not choose the file; give a path",
             ),
         }
     }
@@ -134,7 +140,7 @@ impl fmt::Display for StartError {
 
 impl core::error::Error for StartError {}
 
-/// Begins to record. May be called from any thread and at any time, in a static constructor as well.
+/// Starts a recording. May be called from any thread at any time, also in a static constructor.
 ///
 /// # Errors
 ///
@@ -143,7 +149,8 @@ pub fn start(options: &Options<'_>) -> Result<(), StartError> {
     start_by(options, Caller::Program)
 }
 
-/// As [`start`], in a forked child, at any place: no lock of the loader is taken, and modules are met when they are on a stack.
+/// Starts a recording in a forked child, anywhere: it takes no lock of the loader, and writes
+/// modules when they are first on a stack.
 ///
 /// # Errors
 ///
@@ -152,29 +159,46 @@ pub fn start_in_child(options: &Options<'_>) -> Result<(), StartError> {
     start_by(options, Caller::Child)
 }
 
-/// Who starts a recording.
+/// Caller that starts a recording.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
-    /// The program, in so many words.
+    /// The program, by a call of [`start`].
     Program,
-    /// Its first mark, maybe in a signal handler: the loader's lock must be left alone, so modules are met when they are on a stack.
+    /// Its first mark, possibly in a signal handler: the loader's lock must not be taken, so that
+    /// modules are written when they are first on a stack.
     Mark,
-    /// The first mark of a child, by the options that were kept.
+    /// The first mark of a child, by the stored options.
     Child,
 }
 
 fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
-    let _errno = KeptErrno::new();
-    // In a child this notices the fork.
+    let _errno = ErrnoGuard::new();
+    let claim = claim_start()?;
+    start_claimed(options, caller, claim)
+}
+
+/// Changes the mode to [`Mode::Starting`] for this thread, until [`start_claimed`].
+fn claim_start() -> Result<(Starter, ModeBefore), StartError> {
+    // Notices the fork in a child.
     let _ = recorder::current();
     recorder::make_witness().map_err(|Errno(error)| StartError::AddressSpace(error))?;
     let here = Starter::here();
     let before = here.begin().ok_or(StartError::AlreadyStarted)?;
+    Ok((here, before))
+}
+
+fn start_claimed(
+    options: &Options<'_>,
+    caller: Caller,
+    (here, before): (Starter, ModeBefore),
+) -> Result<(), StartError> {
     let result = make(options);
     match result {
         Ok(recorder) => {
             if caller != Caller::Child {
-                // SAFETY: of all threads only the one that has changed the mode to `Starting` comes here.
+                FOLLOWS_CHILDREN.store(options.follows_children, Ordering::Relaxed);
+                // SAFETY: `claim_start` has changed the mode to `Starting` for this thread alone,
+                // and the cell is only accessed in that mode.
                 unsafe { (*SAVED.0.get()).save(options) };
             }
             begin(recorder, here, options.is_paused, caller);
@@ -184,8 +208,25 @@ fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
     result.map(drop)
 }
 
-/// The options of the last recording, for a child.
-struct Saved {
+/// Starts a recording by the options of the last one.
+fn start_saved() -> Result<(), StartError> {
+    let _errno = ErrnoGuard::new();
+    let claim = claim_start()?;
+    // SAFETY: as in `start_claimed`, which does not write the cell for a child.
+    let saved = unsafe { &*SAVED.0.get() };
+    let options = Options {
+        path: saved.path.get(..saved.path_bytes).unwrap_or_default(),
+        environment: saved.environment.get(..saved.environment_bytes).unwrap_or_default(),
+        ..saved.rest
+    };
+    start_claimed(&options, Caller::Child, claim)
+}
+
+/// True when the last recording asked to record forked children that mark something.
+static FOLLOWS_CHILDREN: AtomicBool = AtomicBool::new(false);
+
+/// Options of the last recording, for a child.
+struct SavedOptions {
     path: [u8; PATH_BYTES],
     path_bytes: usize,
     environment: [u8; 1024],
@@ -193,12 +234,12 @@ struct Saved {
     rest: Options<'static>,
 }
 
-struct SavedCell(UnsafeCell<Saved>);
+struct SavedCell(UnsafeCell<SavedOptions>);
 
-// SAFETY: touched in `Mode::Starting` only, which one thread at a time is in.
+// SAFETY: accessed in `Mode::Starting` only, which one thread at a time is in.
 unsafe impl Sync for SavedCell {}
 
-static SAVED: SavedCell = SavedCell(UnsafeCell::new(Saved {
+static SAVED: SavedCell = SavedCell(UnsafeCell::new(SavedOptions {
     path: [0; PATH_BYTES],
     path_bytes: 0,
     environment: [0; 1024],
@@ -206,16 +247,16 @@ static SAVED: SavedCell = SavedCell(UnsafeCell::new(Saved {
     rest: Options::new(b""),
 }));
 
-impl Saved {
+impl SavedOptions {
     fn save(&mut self, options: &Options<'_>) {
-        self.path_bytes = keep(options.path, &mut self.path);
-        self.environment_bytes = keep(options.environment, &mut self.environment);
+        self.path_bytes = store(options.path, &mut self.path);
+        self.environment_bytes = store(options.environment, &mut self.environment);
         self.rest = Options { path: b"", environment: b"", ..*options };
     }
 }
 
-/// Copies what fits.
-fn keep(bytes: &[u8], into: &mut [u8]) -> usize {
+/// Copies the bytes that fit; returns their number.
+fn store(bytes: &[u8], into: &mut [u8]) -> usize {
     let count = bytes.len().min(into.len());
     if let (Some(place), Some(bytes)) = (into.get_mut(..count), bytes.get(..count)) {
         place.copy_from_slice(bytes);
@@ -223,20 +264,20 @@ fn keep(bytes: &[u8], into: &mut [u8]) -> usize {
     count
 }
 
-/// Where a recording goes that nobody has started: the environment says it, or else the working directory.
+/// Path of a recording that the first mark has started, without an environment variable for it.
 const DEFAULT_PATH: &[u8] = b"%e.%p.cairn";
 
-/// For an event that found nothing started: starts a recording, or waits for the thread that is just doing so. Signal handlers come
-/// here too.
+/// Starts a recording for an event that found none, or waits for the thread that is starting one.
+/// Signal handlers call it too.
 #[cold]
 pub(crate) fn start_lazily() {
-    /// After a failure no further attempt is made: it would fail at each mark.
+    /// True after a failure: another attempt would fail at each mark.
     static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
-    let _errno = KeptErrno::new();
+    let _errno = ErrnoGuard::new();
     let _ = recorder::current();
-    // Looked at once: another thread may be changing it.
-    let is_child = match recorder::mode() {
+    // Read once: another thread may be changing it.
+    let is_child = match mode::mode() {
         Mode::Starting => return wait_for_start(),
         Mode::Off => false,
         Mode::Child => true,
@@ -246,17 +287,10 @@ pub(crate) fn start_lazily() {
         return;
     }
     let result = if is_child {
-        // SAFETY: the fork has left one thread, and in a child others wait in `wait_for_start`; read only.
-        let saved = unsafe { &*SAVED.0.get() };
-        if !saved.rest.follows_children {
+        if !FOLLOWS_CHILDREN.load(Ordering::Relaxed) {
             return;
         }
-        let options = Options {
-            path: saved.path.get(..saved.path_bytes).unwrap_or_default(),
-            environment: saved.environment.get(..saved.environment_bytes).unwrap_or_default(),
-            ..saved.rest
-        };
-        start_by(&options, Caller::Child)
+        start_saved()
     } else {
         start_default_by(Caller::Mark)
     };
@@ -267,12 +301,13 @@ pub(crate) fn start_lazily() {
     }
 }
 
-/// Begins to record as the first mark of a program does that has started nothing: at the path that the environment variable
-/// `CAIRN_RECORDING` names, or as `PROGRAM.PID.cairn` in the working directory.
+/// Starts a recording as the first mark of a program does: at the path in the environment variable
+/// `CAIRN_RECORDING`, or as `PROGRAM.PID.cairn` in the working directory.
 ///
 /// # Errors
 ///
-/// As [`start`], and [`StartError::RaisedRights`] in a process that runs with more rights than its caller.
+/// As [`start`], and [`StartError::RaisedRights`] in a process that has more rights than its
+/// caller.
 pub fn start_default() -> Result<(), StartError> {
     start_default_by(Caller::Program)
 }
@@ -286,8 +321,9 @@ fn start_default_by(caller: Caller) -> Result<(), StartError> {
     start_by(&Options::new(if path.is_empty() { DEFAULT_PATH } else { path }), caller)
 }
 
-/// Waits for the thread that is starting a recording, at most a second: it may want a lock that this thread holds below a signal
-/// handler, and a handler that interrupted the start itself waits for nothing. An event that gives up is counted.
+/// Waits for the thread that is starting a recording, at most a second: it may need a lock that the
+/// code below this signal handler holds. A handler that interrupted the start itself does not wait.
+/// An event that stops waiting is counted.
 fn wait_for_start() {
     const TRIES: u32 = 10_000;
     const MICROS: u32 = 100;
@@ -298,35 +334,36 @@ fn wait_for_start() {
             break;
         }
         if !starter.is_of_process_of(here) {
-            // A child that was forked in the midst of it: that thread is not here.
+            // This child was forked during the start: the starting thread is not here.
             return;
         }
         os::sleep_micros(MICROS);
     }
     GIVEN_UP.fetch_add(1, Ordering::SeqCst);
-    if recorder::mode() != Mode::Starting {
+    if mode::mode() != Mode::Starting {
         count_given_up();
     }
 }
 
-/// Events that came while a recording was started and did not wait for its end.
+/// Number of events that stopped waiting for the end of a start.
 static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
 
-/// Tells of them in the recording that was started meanwhile, if there is one.
+/// Counts them in the recording that was started meanwhile, if there is one.
 fn count_given_up() {
     recorder::count_lost_events(GIVEN_UP.swap(0, Ordering::SeqCst));
 }
 
-/// A variable of the environment that the program was started with, as far as it fits. The C library's functions are not made for
-/// signal handlers.
+/// Returns a variable of the environment, cut to the buffer. The C library's `getenv` is not
+/// async-signal-safe.
 fn environment_variable<'b>(name: &[u8], into: &'b mut [u8]) -> &'b [u8] {
     unsafe extern "C" {
         static environ: *const *const libc::c_char;
     }
-    // SAFETY: the C library's list, which ends with a null; programs that change it do so before they have threads.
+    // SAFETY: the C library's pointer, null or to a list that ends with null. A program that
+    // changes it in another thread at this moment races with every `getenv` as well.
     let mut entry = unsafe { environ };
     while !entry.is_null() {
-        // SAFETY: as above.
+        // SAFETY: an entry of that list, not behind the null at its end.
         let text = unsafe { *entry };
         if text.is_null() {
             break;
@@ -334,10 +371,10 @@ fn environment_variable<'b>(name: &[u8], into: &'b mut [u8]) -> &'b [u8] {
         // SAFETY: the entries of the list are C strings.
         let text = unsafe { CStr::from_ptr(text) }.to_bytes();
         if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
-            let count = keep(value, into);
+            let count = store(value, into);
             return into.get(..count).unwrap_or_default();
         }
-        // SAFETY: not behind the null that ends the list.
+        // SAFETY: this entry is not the null at the end of the list.
         entry = unsafe { entry.add(1) };
     }
     &[]
@@ -353,7 +390,7 @@ fn make(options: &Options<'_>) -> Result<&'static Recorder, StartError> {
     }
     match make_spool(recorder, options) {
         Ok(()) => {
-            heap::begin_alone();
+            epochs::begin_alone();
             Ok(recorder.publish())
         }
         Err(error) => {
@@ -363,7 +400,7 @@ fn make(options: &Options<'_>) -> Result<&'static Recorder, StartError> {
     }
 }
 
-/// As it is told in the recording.
+/// Returns the mean as it is stored in the recording.
 fn mean_of(sample_bytes: u64) -> u32 {
     sample_bytes.clamp(1, u32::MAX.into()) as u32
 }
@@ -372,16 +409,16 @@ const SCRATCH_BYTES: usize = 1 << 17;
 
 fn make_spool(recorder: &mut Recorder, options: &Options<'_>) -> Result<(), StartError> {
     let scratch = os::zeroed(SCRATCH_BYTES).map_err(|Errno(error)| StartError::AddressSpace(error))?;
-    // SAFETY: fresh memory of that size, which nobody else knows.
+    // SAFETY: `zeroed` has just mapped so many bytes, whose address is not shared.
     let bytes = unsafe { core::slice::from_raw_parts_mut(scratch as *mut u8, SCRATCH_BYTES) };
     let result = make_named_spool(recorder, options, bytes);
     if result.is_ok() {
         if options.is_paused {
-            // Before anybody can say anything else.
+            // Before the program or the parent can request anything else.
             let word = recorder.spool.word(control::COMMAND);
             word.store(control::Command::Pause.to_word(), Ordering::Release);
         }
-        // SAFETY: nobody else knows the spool yet.
+        // SAFETY: the recorder is not published yet, and this is the only call for it.
         let mut facts = Facts::new(unsafe { recorder.spool.facts() });
         let mode: &[u8] = if recorder.spool.is_ring() { b"ring" } else { b"stream" };
         if let Some(mean_bytes) = options.sample_bytes {
@@ -391,7 +428,7 @@ fn make_spool(recorder: &mut Recorder, options: &Options<'_>) -> Result<(), Star
         let used = facts.finish() as u64;
         recorder.spool.word(control::FACTS_BYTES).store(used, Ordering::Release);
     }
-    // SAFETY: nothing refers to it any more.
+    // SAFETY: mapped above; `bytes` is not used any more.
     unsafe { os::unmap(scratch, SCRATCH_BYTES) };
     result
 }
@@ -413,15 +450,15 @@ fn make_named_spool(
         expand(options.path, attempt, &mut text, scratch);
         let path = text.as_c_string().ok_or(StartError::Path)?;
         match recorder.spool.make(&wanted(options, Some(path))) {
-            Err(Unmade::Exists) => {}
+            Err(SpoolError::Exists) => {}
             result => return result.map_err(start_error),
         }
     }
     Err(StartError::Exists)
 }
 
-fn wanted<'a>(options: &Options<'_>, path: Option<&'a CStr>) -> Wanted<'a> {
-    Wanted {
+fn wanted<'a>(options: &Options<'_>, path: Option<&'a CStr>) -> SpoolOptions<'a> {
+    SpoolOptions {
         path,
         ring_bytes: match options.keep {
             Keep::All => None,
@@ -434,19 +471,21 @@ fn wanted<'a>(options: &Options<'_>, path: Option<&'a CStr>) -> Wanted<'a> {
         limit_bytes: options.limit_bytes,
         has_parent: options.has_parent,
         stamp_interval: options.stamp_interval.max(1),
+        most_events_between_stamps: most_events_between_stamps(options.stamp_interval.max(1)),
     }
 }
 
-fn start_error(error: Unmade) -> StartError {
+fn start_error(error: SpoolError) -> StartError {
     match error {
-        Unmade::Exists => StartError::Exists,
-        Unmade::Create(Errno(error)) => StartError::Create(error),
-        Unmade::Storage(Errno(error)) => StartError::Storage(error),
-        Unmade::AddressSpace(Errno(error)) => StartError::AddressSpace(error),
+        SpoolError::Exists => StartError::Exists,
+        SpoolError::Create(Errno(error)) => StartError::Create(error),
+        SpoolError::Storage(Errno(error)) => StartError::Storage(error),
+        SpoolError::AddressSpace(Errno(error)) => StartError::AddressSpace(error),
     }
 }
 
-/// Writes an absolute path: a program may change its directory before the file is opened again.
+/// Expands a path, and makes it absolute: the program may change its directory before the file is
+/// opened again.
 fn expand(path: &[u8], attempt: u32, text: &mut PathText<'_>, scratch: &mut [u8]) {
     if !path.starts_with(b"/") {
         let length = os::working_directory(scratch);
@@ -476,12 +515,12 @@ fn expand(path: &[u8], attempt: u32, text: &mut PathText<'_>, scratch: &mut [u8]
     }
 }
 
-/// The file is there: follow stacks and modules, then let events come.
+/// Follows stacks and modules of a recording whose file exists, then lets events come.
 fn begin(recorder: &Recorder, here: Starter, is_paused: bool, caller: Caller) {
-    tables::begin(recorder);
+    stacks::begin(recorder);
     if caller == Caller::Program {
         modules::scan();
     }
-    here.finish(recorder, is_paused);
+    requests::finish_start(here, recorder, is_paused);
     count_given_up();
 }

@@ -1,7 +1,12 @@
-//! One word of thread-local storage, with no code behind it: where a thread's log is.
+//! One word of thread-local storage: the address of the thread's log.
 //!
-//! Laid out in assembly and reached by the initial-exec model, because a first access must not allocate: it may come from
-//! inside malloc. It takes 8 bytes of the static space that the loader keeps for libraries that come late.
+//! Laid out in assembly and accessed by the initial-exec model, because a first access may come
+//! from inside malloc and must not allocate. It takes 8 bytes of the static space that the loader
+//! reserves for libraries that are loaded later.
+//!
+//! `cairn-capture` and `cairn-preload` have a word of their own, with the same few instructions: a
+//! shared home would be a crate of macros over assembly templates, whose symbol name is part of the
+//! template, and each crate would still have to define its word.
 
 core::arch::global_asm!(
     ".pushsection .tbss.cairn_recorder_thread_word,\"awT\",%nobits",
@@ -20,7 +25,8 @@ core::arch::global_asm!(
 pub(crate) fn load() -> *mut u8 {
     let value;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads 8 bytes that every thread has for its whole life.
+    // SAFETY: reads the 8 bytes that the section above reserves in every thread, for its whole
+    // life.
     unsafe {
         core::arch::asm!(
             "mov {value}, qword ptr [rip + cairn_recorder_thread_word@GOTTPOFF]",
@@ -30,7 +36,8 @@ pub(crate) fn load() -> *mut u8 {
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: reads the 8 bytes that the section above reserves in every thread, for its whole
+    // life.
     unsafe {
         core::arch::asm!(
             "mrs {thread}, tpidr_el0",
@@ -49,7 +56,7 @@ pub(crate) fn load() -> *mut u8 {
 #[inline(always)]
 pub(crate) fn store(value: *mut u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: writes 8 bytes that belong to this thread and to this module.
+    // SAFETY: writes the 8 bytes of this thread, which no other code accesses.
     unsafe {
         core::arch::asm!(
             "mov {offset}, qword ptr [rip + cairn_recorder_thread_word@GOTTPOFF]",
@@ -60,7 +67,7 @@ pub(crate) fn store(value: *mut u8) {
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: writes the 8 bytes of this thread, which no other code accesses.
     unsafe {
         core::arch::asm!(
             "mrs {thread}, tpidr_el0",
@@ -75,12 +82,13 @@ pub(crate) fn store(value: *mut u8) {
     }
 }
 
-/// Where the word of a thread is, as a distance from its thread pointer: the same in all threads.
+/// Returns the distance of the word from the thread pointer, which is the same in all threads.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn thread_word_offset() -> u64 {
     let offset;
-    // SAFETY: reads an entry of this module's own table, which the loader has filled.
+    // SAFETY: reads an entry of this module's own table, which the loader fills before any code
+    // runs.
     unsafe {
         core::arch::asm!(
             "mov {offset}, qword ptr [rip + cairn_recorder_thread_word@GOTTPOFF]",

@@ -5,7 +5,7 @@ use std::{error, fmt, io};
 
 use super::growth::Growth;
 use cairn_format::recording::control::EarlyEnd;
-use cairn_format::recording::{BadRecord, BlockError, ChunkKind, HeaderError, LossKind};
+use cairn_format::recording::{BadRecord, ChunkKind, HeaderError, LossKind, SegmentError};
 
 /// Why a recording cannot be opened, read on, or written.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub enum RecordingError {
         /// What is wrong.
         problem: &'static str,
     },
-    /// The spool is drained into a file of another name, and its blocks are used again while they are read.
+    /// The spool is drained into a file of another name, and its segments are used again while they are read.
     Drained {
         /// The spool.
         path: PathBuf,
@@ -124,31 +124,31 @@ impl fmt::Display for EndedEarly {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Finding {
-    /// The file ends inside of a block or chunk: so many bytes that were begun are not there.
+    /// The file ends inside of a segment or chunk: so many bytes that were begun are not there.
     TornTail {
         /// Where the incomplete part begins.
         offset: u64,
         /// How much of it is there and cannot be read.
         lost_bytes: u64,
     },
-    /// The header of a block is damaged, so nothing in the block can be read.
-    DamagedBlock {
+    /// The header of a segment is damaged, so nothing in the segment can be read.
+    DamagedSegment {
         /// Where it begins.
         offset: u64,
         /// What is wrong.
-        error: BlockError,
+        error: SegmentError,
     },
-    /// From one record on, nothing in a block can be read.
+    /// From one record on, nothing in a segment can be read.
     DamagedRecords {
-        /// Where the block begins.
+        /// Where the segment begins.
         offset: u64,
-        /// What is wrong, and where in the block.
+        /// What is wrong, and where in the segment.
         error: BadRecord,
         /// How many committed bytes cannot be read.
         lost_bytes: u64,
     },
-    /// Blocks of a thread are missing between others.
-    MissingBlocks {
+    /// Segments of a thread are missing between others.
+    MissingSegments {
         /// The thread.
         thread: u32,
         /// How many.
@@ -225,10 +225,10 @@ pub enum Finding {
     NoEnd,
     /// The program still runs and is recorded: what it did until a moment was read.
     Growing(Growth),
-    /// The program wrote to these blocks again while they were read: what they held is missing.
+    /// The program wrote to these segments again while they were read: what they held is missing.
     Overwritten {
         /// How many.
-        blocks: u64,
+        segments: u64,
     },
     /// In a packed recording: it was not closed, because what drained the program was stopped. What followed is in the spool.
     NotClosed,
@@ -237,10 +237,10 @@ pub enum Finding {
         /// The spool.
         spool: PathBuf,
     },
-    /// In a spool: these blocks were drained into a packed recording, and given back to the program. Their events are there.
+    /// In a spool: these segments were drained into a packed recording, and given back to the program. Their events are there.
     Drained {
         /// How many.
-        blocks: u64,
+        segments: u64,
     },
 }
 
@@ -251,9 +251,9 @@ impl Finding {
     pub fn is_damage(&self) -> bool {
         match self {
             Self::TornTail { .. }
-            | Self::DamagedBlock { .. }
+            | Self::DamagedSegment { .. }
             | Self::DamagedRecords { .. }
-            | Self::MissingBlocks { .. }
+            | Self::MissingSegments { .. }
             | Self::DamagedChunk { .. }
             | Self::DamagedIndex
             | Self::DamagedBehindSums { .. }
@@ -282,12 +282,12 @@ impl fmt::Display for Finding {
             Self::TornTail { offset, lost_bytes } => {
                 write!(f, "the file ends inside of what begins at byte {offset}; {lost_bytes} bytes are lost")
             }
-            Self::DamagedBlock { offset, error } => write!(f, "block at byte {offset}: {error}"),
+            Self::DamagedSegment { offset, error } => write!(f, "segment at byte {offset}: {error}"),
             Self::DamagedRecords { offset, error, lost_bytes } => {
-                write!(f, "block at byte {offset}: {error}; {lost_bytes} bytes are lost")
+                write!(f, "segment at byte {offset}: {error}; {lost_bytes} bytes are lost")
             }
-            Self::MissingBlocks { thread, count } => {
-                write!(f, "{count} blocks of thread {thread} are missing")
+            Self::MissingSegments { thread, count } => {
+                write!(f, "{count} segments of thread {thread} are missing")
             }
             Self::DamagedChunk { offset, kind, problem } => {
                 write!(f, "chunk {kind} at byte {offset}: {problem}; what it held is missing")
@@ -338,9 +338,9 @@ impl fmt::Display for Finding {
             Self::EndedEarly(ended) => ended.fmt(f),
             Self::NoEnd => f.write_str("the recording has no end: the program still runs, was killed, or ended without `exit`"),
             Self::Growing(growth) => growth.fmt(f),
-            Self::Overwritten { blocks } => write!(
+            Self::Overwritten { segments } => write!(
                 f,
-                "{blocks} blocks of the recording were overwritten while they were read; their events are missing"
+                "{segments} segments of the recording were overwritten while they were read; their events are missing"
             ),
             Self::NotClosed => f.write_str(
                 "the recording was not closed: cairn still writes it, or was stopped; what followed is in the program's spool, \
@@ -352,11 +352,11 @@ impl fmt::Display for Finding {
                  from before that point whose frees came after it seem to live",
                 spool.display()
             ),
-            Self::Drained { blocks } => write!(
+            Self::Drained { segments } => write!(
                 f,
-                "{blocks} blocks of {} KiB were drained from this spool into a packed recording, and their events and tables \
+                "{segments} segments of {} KiB were drained from this spool into a packed recording, and their events and tables \
                  are there alone; its name is the spool's with .new behind it, and it is read like any recording",
-                cairn_format::recording::BLOCK_BYTES / 1024
+                cairn_format::recording::SEGMENT_BYTES / 1024
             ),
         }
     }

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::path::Path;
 
-use cairn_format::recording::{BLOCK_BYTES, FileHeader, Shape, control};
+use cairn_format::recording::{FileHeader, SEGMENT_BYTES, Shape, control};
 
 use super::error::{Finding, RecordingError};
 use super::source::Source;
@@ -194,7 +194,7 @@ impl Recording {
         let mut first = Vec::new();
         let mut overwritten = 0;
         if moment.is_some() && matches!(source, Source::File(_)) {
-            source.read_at(0, BLOCK_BYTES, &mut first)?;
+            source.read_at(0, SEGMENT_BYTES, &mut first)?;
             let is_spool = FileHeader::read(&first).is_ok_and(|header| header.shape == Shape::Spool);
             if is_spool && reader::is_ring(&reader::facts(&first)) {
                 let copy;
@@ -204,7 +204,7 @@ impl Recording {
         }
         let mut recording = Self::open_at_rest(path, source, choose.take())?;
         if overwritten > 0 {
-            recording.findings.push(Finding::Overwritten { blocks: overwritten });
+            recording.findings.push(Finding::Overwritten { segments: overwritten });
         }
         Ok(recording.settled_since(path, moment))
     }
@@ -300,7 +300,7 @@ impl Recording {
         self.findings.push(Finding::Growing(growth));
         // A block that was taken behind the place that was read last, and the one after it in front
         // of that place.
-        let is_torn = self.findings.iter().any(|finding| matches!(finding, Finding::MissingBlocks { .. }));
+        let is_torn = self.findings.iter().any(|finding| matches!(finding, Finding::MissingSegments { .. }));
         if is_torn { Opened::Changed(Ok(self)) } else { Opened::Settled(self) }
     }
 

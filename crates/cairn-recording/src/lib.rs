@@ -72,7 +72,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cairn_format::recording::{BLOCK_BYTES, FILE_HEADER_BYTES, FileHeader, Shape};
+use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader, SEGMENT_BYTES, Shape};
 
 pub use clock::TimeScale;
 pub use error::{EndedEarly, Finding, RecordingError};
@@ -170,7 +170,7 @@ impl Recording {
         }
         let source = open_source(path)?;
         let mut first = Vec::new();
-        source.read_at(0, BLOCK_BYTES, &mut first)?;
+        source.read_at(0, SEGMENT_BYTES, &mut first)?;
         let Ok(header) = FileHeader::read(&first) else { return Ok(false) };
         if header.shape != Shape::Spool || !is_of_same(&header, &self.header) {
             return Ok(false);
@@ -182,7 +182,7 @@ impl Recording {
         // Who drained it may have gone on, and closed it, since it was read here; from now on nobody does.
         let window = self.window;
         *self = Self { window, ..Self::from_source(self.source.again()?, None)? };
-        source.read_at(0, BLOCK_BYTES, &mut first)?;
+        source.read_at(0, SEGMENT_BYTES, &mut first)?;
         let Layout::Packed(packed) = &mut self.layout else { return Ok(false) };
         if packed.summary.is_some() {
             return Ok(true);
@@ -334,7 +334,7 @@ impl Recording {
     /// A recording without events and tables, which [`Live`] fills.
     fn empty(source: Source) -> Result<Self, RecordingError> {
         let mut start = Vec::new();
-        source.read_at(0, BLOCK_BYTES, &mut start)?;
+        source.read_at(0, SEGMENT_BYTES, &mut start)?;
         let header = FileHeader::read(&start)?;
         let (layout, facts) = match header.shape {
             Shape::Spool => (Layout::Spool(Spool::empty()), spool::reader::facts(&start)),
@@ -568,7 +568,8 @@ pub fn drained_from(packed: &Path) -> Option<PathBuf> {
 pub fn is_drained_at_present(spool: &Path) -> bool {
     let mut first = Vec::new();
     open_source(spool).is_ok_and(|source| {
-        source.read_at(0, BLOCK_BYTES, &mut first).is_ok() && is_drained_now(&source, &first).unwrap_or(false)
+        source.read_at(0, SEGMENT_BYTES, &mut first).is_ok()
+            && is_drained_now(&source, &first).unwrap_or(false)
     })
 }
 

@@ -194,7 +194,7 @@ impl Thread {
 /// A fact about the process: the command line, the host, a variable of the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fact {
-    /// What it is, as `command` or `host`; see `docs/format.md`.
+    /// What it is, as `command` or `host`; see `docs/book/reference/format.md`.
     pub name: String,
     /// What it is like.
     pub value: Vec<u8>,

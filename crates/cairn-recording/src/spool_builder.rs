@@ -21,15 +21,15 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, CounterKind, EndReason, FileHeader, Lane, LoadedModule,
-    LossKind, MAX_MARK_TEXT_BYTES, MAX_TREE_WORDS, MarkValue, PcKind, RecordSink, Shape, SinkTooSmall,
+    CounterKind, EndReason, FileHeader, Lane, LoadedModule, LossKind, MAX_MARK_TEXT_BYTES, MAX_TREE_WORDS,
+    MarkValue, PcKind, RecordSink, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, Shape, SinkTooSmall,
     ThreadEvent, control,
 };
 
 /// Slots that are enough for any record of this file's: the longest one holds tree words.
 const MAX_SLOTS: usize = MAX_TREE_WORDS / 2 + 8;
 
-const _: () = assert!(MAX_SLOTS * 8 <= BLOCK_BYTES - BLOCK_HEADER_BYTES);
+const _: () = assert!(MAX_SLOTS * 8 <= SEGMENT_BYTES - SEGMENT_HEADER_BYTES);
 const _: () = assert!(MAX_MARK_TEXT_BYTES + 64 <= MAX_SLOTS * 8);
 
 /// Marks a word of the tree as the parent of the node behind it.
@@ -191,11 +191,11 @@ impl SpoolBuilder {
     }
 
     fn bytes(&self, state: control::State) -> Vec<u8> {
-        let mut bytes = vec![0; BLOCK_BYTES];
+        let mut bytes = vec![0; SEGMENT_BYTES];
         let count = self.blocks.len() as u64 + 1;
         let words = [
-            (control::BACKED_BLOCKS, count),
-            (control::CLAIMED_BLOCKS, count),
+            (control::BACKED_SEGMENTS, count),
+            (control::CLAIMED_SEGMENTS, count),
             (control::CLAIMS, count - 1),
             (control::STATE, state.to_word()),
             (control::FACTS_BYTES, self.facts.len() as u64),
@@ -208,8 +208,8 @@ impl SpoolBuilder {
         for block in &self.blocks {
             let mut block = block.clone();
             let committed = block.len() as u64;
-            put(&mut block, BlockHeader::COMMITTED_OFFSET, &committed.to_le_bytes());
-            block.resize(BLOCK_BYTES, 0);
+            put(&mut block, SegmentHeader::COMMITTED_OFFSET, &committed.to_le_bytes());
+            block.resize(SEGMENT_BYTES, 0);
             bytes.extend(block);
         }
         bytes
@@ -225,12 +225,12 @@ impl SpoolBuilder {
     /// Gives the thread a block.
     fn claim(&mut self, thread: usize, nanos: u64) {
         let Some(own) = self.threads.get_mut(thread) else { return };
-        let header = BlockHeader {
+        let header = SegmentHeader {
             has_no_tables: false,
             thread: u32::try_from(thread + 1).unwrap_or(u32::MAX),
             lane: Lane::Outer,
             sequence: own.sequence,
-            committed_bytes: BLOCK_HEADER_BYTES as u64,
+            committed_bytes: SEGMENT_HEADER_BYTES as u64,
             counter: nanos,
             kernel_thread: own.kernel_thread,
             claim: self.blocks.len() as u64,
@@ -291,8 +291,8 @@ impl SpoolBuilder {
         }
         let bytes: Vec<u8> = sink.written().iter().flat_map(|slot| slot.to_le_bytes()).collect();
         let block = |builder: &Self| builder.threads.get(thread).map_or(0, |thread| thread.block);
-        let used = self.blocks.get(block(self)).map_or(BLOCK_BYTES, Vec::len);
-        if used + bytes.len() > BLOCK_BYTES {
+        let used = self.blocks.get(block(self)).map_or(SEGMENT_BYTES, Vec::len);
+        if used + bytes.len() > SEGMENT_BYTES {
             self.claim(thread, nanos);
         }
         let block = block(self);

@@ -5,7 +5,7 @@ mod spool;
 
 use std::collections::{BTreeMap, HashMap};
 
-use cairn_format::recording::{BlockHeader, CounterKind, Lane};
+use cairn_format::recording::{CounterKind, Lane, SegmentHeader};
 use cairn_recording::{
     Alloc, At, Change, Events, Finding, Free, HEAP_TIME_QUANTUM_NANOS, Mapping, Mark, Place, Recording,
     StackId, Usage, Wanted, pack,
@@ -404,7 +404,7 @@ fn a_window_reads_no_more_of_a_spool_than_it_needs() {
     assert!(before.len() > 100);
     // Damage in the first block that was full before; what is not read is not noticed.
     let mut blocks = bytes.chunks_mut(65536).skip(1);
-    let early = blocks.find(|block| BlockHeader::read(block).is_ok_and(|header| header.has_no_tables));
+    let early = blocks.find(|block| SegmentHeader::read(block).is_ok_and(|header| header.has_no_tables));
     early.unwrap()[30_000..30_008].fill(0);
     assert!(!Recording::from_bytes(bytes.clone()).unwrap().findings().is_empty());
     let window = Recording::from_bytes_window(bytes, |_| (since, until)).unwrap();
@@ -485,7 +485,7 @@ fn a_spool_cut_anywhere_tells_the_records_before_the_cut() {
 fn telling_cuts(bytes: &[u8]) -> Vec<usize> {
     let mut cuts: Vec<usize> = (0..400).chain((400..65536).step_by(977)).collect();
     for (number, block) in bytes.chunks(65536).enumerate().skip(1) {
-        let committed = BlockHeader::read(block).map_or(64, |header| header.committed_bytes as usize);
+        let committed = SegmentHeader::read(block).map_or(64, |header| header.committed_bytes as usize);
         cuts.extend(
             (0..committed + 16).chain((committed..65536).step_by(1999)).map(|at| number * 65536 + at),
         );

@@ -75,12 +75,12 @@ fn check(path: &std::path::Path) {
         let is_bad = |finding: &&Finding| {
             matches!(
                 finding,
-                Finding::DamagedBlock { .. } | Finding::DamagedRecords { .. } | Finding::TornTail { .. }
+                Finding::DamagedSegment { .. } | Finding::DamagedRecords { .. } | Finding::TornTail { .. }
             )
         };
         assert!(!findings.iter().any(is_bad), "{findings:?}");
         let says_gap = |finding: &&Finding| {
-            matches!(finding, Finding::MissingBlocks { .. } | Finding::Overwritten { .. })
+            matches!(finding, Finding::MissingSegments { .. } | Finding::Overwritten { .. })
         };
         let is_whole = !findings.iter().any(says_gap);
         whole += u32::from(is_whole);

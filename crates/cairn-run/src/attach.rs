@@ -1,6 +1,6 @@
 //! Putting the library into a process that runs already, and ending its work there.
 //!
-//! `docs/heap.md` describes the steps and why they are safe. The caller stops the threads and reads
+//! `docs/book/reference/heap.md` describes the steps and why they are safe. The caller stops the threads and reads
 //! their stacks; the addresses on them decide which thread can be used ([`Target::forbids`]).
 
 use std::ffi::OsStr;

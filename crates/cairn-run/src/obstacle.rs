@@ -79,17 +79,6 @@ impl Obstacle {
     pub const fn can_run(&self) -> bool {
         !matches!(self, Self::NotFound { .. } | Self::NotExecutable { .. })
     }
-
-    /// Returns the exit status, as a shell has it: 127 for not found, 126 for not runnable. It is 2
-    /// if cairn refuses the program.
-    #[must_use]
-    pub const fn exit_status(&self) -> u8 {
-        match self {
-            Self::NotFound { .. } => 127,
-            Self::NotExecutable { .. } => 126,
-            _ => 2,
-        }
-    }
 }
 
 impl fmt::Display for Obstacle {

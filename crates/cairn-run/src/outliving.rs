@@ -111,7 +111,8 @@ fn wait_for(program: c_int) -> End {
 // SAFETY: the system's allocator, and nothing is returned that it did not return.
 unsafe impl GlobalAlloc for Outliving {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: `GlobalAlloc` requires of our caller what it requires of us here: a layout of a
+        // size other than 0.
         let block = unsafe { System.alloc(layout) };
         if block.is_null() {
             nothing_is_left();
@@ -120,7 +121,8 @@ unsafe impl GlobalAlloc for Outliving {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: `GlobalAlloc` requires of our caller what it requires of us here: a layout of a
+        // size other than 0.
         let block = unsafe { System.alloc_zeroed(layout) };
         if block.is_null() {
             nothing_is_left();
@@ -129,7 +131,8 @@ unsafe impl GlobalAlloc for Outliving {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: `GlobalAlloc` requires of our caller a block of this allocator with its layout,
+        // and every such block is of `System`.
         let block = unsafe { System.realloc(block, layout, size) };
         if block.is_null() {
             nothing_is_left();
@@ -138,7 +141,8 @@ unsafe impl GlobalAlloc for Outliving {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: by contract.
+        // SAFETY: `GlobalAlloc` requires of our caller a block of this allocator with its layout,
+        // and every such block is of `System`.
         unsafe { System.dealloc(block, layout) };
     }
 }

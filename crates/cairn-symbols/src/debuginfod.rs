@@ -1,10 +1,10 @@
-//! Debug files from servers, for builds of which nothing is here. Only with the feature `debuginfod`, and only while the
-//! environment names servers in `DEBUGINFOD_URLS`.
+//! Fetches debug files from servers, for builds without local files. Active only with the feature
+//! `debuginfod`, and while the environment names servers in `DEBUGINFOD_URLS`.
 //!
-//! What was fetched is kept in `$DEBUGINFOD_CACHE_PATH`, or `debuginfod_client` below the user's cache directory, laid out
-//! as elfutils does, so that its tools and this crate share it. A server is waited for at most `DEBUGINFOD_TIMEOUT`
-//! seconds, 90 if that is not set, until its answer begins, and four times that in all; one that has no such file is not
-//! asked for it again by this process.
+//! Files are cached in `$DEBUGINFOD_CACHE_PATH`, or in `debuginfod_client` below the user's cache
+//! directory, in elfutils' layout, so that its tools share them. An answer must begin within
+//! `DEBUGINFOD_TIMEOUT` seconds, 90 by default, and end within four times that. This process does
+//! not ask again for a file that every server lacks.
 
 use std::collections::HashSet;
 use std::env;
@@ -18,14 +18,14 @@ use cairn_files::Directory;
 
 use crate::BuildId;
 
-/// Which file of a build.
+/// The requested file of a build.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum FileRole {
     Program,
     DebugInfo,
 }
 
-impl Kind {
+impl FileRole {
     fn name(self) -> &'static str {
         match self {
             Self::Program => "executable",
@@ -34,15 +34,15 @@ impl Kind {
     }
 }
 
-/// Builds that no server has.
-static NOT_THERE: LazyLock<Mutex<HashSet<(BuildId, Kind)>>> = LazyLock::new(Mutex::default);
+/// Files that no server has.
+static NOT_THERE: LazyLock<Mutex<HashSet<(BuildId, FileRole)>>> = LazyLock::new(Mutex::default);
 
-/// The file of a build, from the cache or from a server. The caller checks that it is of that build.
-pub(crate) fn fetch(build_id: &BuildId, kind: Kind) -> Option<PathBuf> {
+/// Returns a build's file from the cache or a server. The caller checks that it is of that build.
+pub(crate) fn fetch(build_id: &BuildId, kind: FileRole) -> Option<PathBuf> {
     let urls = env::var("DEBUGINFOD_URLS").ok().filter(|urls| !urls.trim().is_empty())?;
     let directory = cache_directory()?.join(build_id.to_string());
     let place = directory.join(kind.name());
-    // What another user can write to is none of this user's cache.
+    // A cache that another user can write to is not trusted.
     let kept = Directory::private_if_there(&directory)
         .and_then(|directory| directory.read_own(kind.name().as_ref()));
     if kept.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.len() > 0) {
@@ -83,7 +83,7 @@ fn download(url: &str, place: &Path) -> io::Result<()> {
     let mut response = agent.get(url).call().map_err(io::Error::other)?;
     let (parent, name) = place.parent().zip(place.file_name()).ok_or(io::ErrorKind::NotFound)?;
     let directory = Directory::private(parent)?;
-    // Under another name until it is whole; others may fetch the same file.
+    // Downloads to a temporary name, because other processes may fetch the same file.
     let temporary = OsString::from(format!(".{}.{}", std::process::id(), unique()));
     let written = directory.create_new(&temporary).and_then(|mut file| {
         let mut body = response.body_mut().as_reader().take(MAX_BYTES + 1);
@@ -103,5 +103,5 @@ fn unique() -> u32 {
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Some browsers' debug files have four gigabytes.
+/// Maximum bytes of a download; 16 GiB, because debug files of some browsers have four.
 const MAX_BYTES: u64 = 16 << 30;

@@ -1,12 +1,14 @@
-//! Mangled names to readable ones: Rust (legacy and v0), C++ (Itanium and MSVC).
+//! Demangles names: Rust (legacy and v0), C++ (Itanium and MSVC).
 //!
-//! Names come from files that nobody vouches for, and a few bytes of one can describe gigabytes of text: back references
-//! double it at every step. So every name has three limits, of its length, of the text that comes out and of the steps
-//! taken, and a name that exceeds one is shown as it stands. So is one that is in no known scheme: a raw name is an answer.
+//! Names come from untrusted files, and a few bytes can describe gigabytes of text, because back
+//! references double it at every step. So every name has three limits: its length, the length of
+//! the result, and the steps taken. A name that exceeds a limit, or follows no known scheme, is
+//! shown as it is.
 //!
-//! Swift's names (`$s…`) stay raw: no small crate reads them, and the large one brings a C++ library along.
+//! Swift names (`$s…`) stay mangled: no small crate reads them, and the large one depends on a C++
+//! library.
 //!
-//! The same few thousand names turn up again and again in stacks, so callers keep what they got.
+//! The same few thousand names recur in stacks, so callers cache the results.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,26 +17,28 @@ use msvc_demangler::DemangleFlags;
 
 use crate::source::Language;
 
-/// Longer names stay raw. The longest of real programs, of heavily templated C++, have some 30 KiB.
+/// Maximum bytes of a mangled name; 64 KiB, because the longest, of template-heavy C++, have about
+/// 30.
 pub const MAX_MANGLED_BYTES: usize = 64 << 10;
 
-/// Names whose readable form is longer stay raw.
+/// Maximum bytes of a readable name; names that exceed it stay mangled.
 pub const MAX_DEMANGLED_BYTES: usize = 64 << 10;
 
-/// Pieces that a readable name may be written in; a name of 64 KiB has some twenty thousand. What bounds the time of
-/// names that expand to many pieces of nothing.
+/// Maximum pieces of a readable name; 128 Ki, because a name of 64 KiB has about twenty thousand.
+/// Bounds the time of names that expand to many empty pieces.
 const MAX_PIECES: usize = 1 << 17;
 
-/// Nesting within a C++ name; 96 is what its demangler takes for safe on a small stack.
+/// Maximum nesting of a C++ name; 96, the depth that its demangler considers safe on a small stack.
 const MAX_NESTING: u32 = 96;
 
-/// MSVC names longer than this stay raw: its demangler calls itself for every level, which may be two characters.
+/// Maximum bytes of an MSVC name; 1 KiB, because its demangler recurses per level, which may take
+/// two characters.
 const MAX_MSVC_BYTES: usize = 1024;
 
-/// Nodes that an MSVC name may expand to by its back references. Its demangler copies what they stand for.
+/// Maximum nodes of an MSVC name's expansion; a million. Its demangler copies back references.
 const MAX_MSVC_NODES: f64 = 1e6;
 
-/// How a name is mangled.
+/// A mangling scheme.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Scheme {
@@ -42,13 +46,13 @@ pub enum Scheme {
     RustLegacy,
     /// Rust's own scheme: `_R…`.
     RustV0,
-    /// C++ everywhere but with Microsoft's compilers: `_Z…`.
+    /// C++ of all compilers but Microsoft's: `_Z…`.
     Itanium,
     /// C++ of Microsoft's compilers: `?…`.
     Msvc,
 }
 
-/// Tells by its first characters in which scheme a name claims to be.
+/// Detects the scheme that a name claims by its first characters.
 ///
 /// ```
 /// use cairn_symbols::demangle::{Scheme, scheme};
@@ -59,7 +63,7 @@ pub enum Scheme {
 /// ```
 #[must_use]
 pub fn scheme(name: &str) -> Option<Scheme> {
-    // Where the format puts an underscore before every name, sources strip it; some names arrive with it all the same.
+    // Sources strip the underscore that some formats prepend; some names arrive with it anyway.
     let bare = name.strip_prefix('_').filter(|rest| rest.starts_with('_')).unwrap_or(name);
     match bare.as_bytes() {
         [b'_', b'R', ..] => Some(Scheme::RustV0),
@@ -71,9 +75,9 @@ pub fn scheme(name: &str) -> Option<Scheme> {
     }
 }
 
-/// The readable form of a name; the name itself when it is not mangled, broken, or beyond a limit.
+/// Demangles a name; returns it unchanged if it is not mangled, broken, or beyond a limit.
 ///
-/// Parameters and return types are written where the scheme has them. Rust's hashes are not.
+/// Parameters and return types are included if the scheme has them; Rust's hashes are omitted.
 ///
 /// ```
 /// use cairn_symbols::demangle::readable;
@@ -88,9 +92,10 @@ pub fn readable(name: &str) -> Cow<'_, str> {
     demangle(name, Language::Unknown).map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
-/// The readable form of a name of this language; `None` when it is not mangled, broken, or beyond a limit.
+/// Demangles a name of this language; `None` if it is not mangled, broken, or beyond a limit.
 ///
-/// The language only rules out: one file holds names of several schemes, and its language says nothing of their versions.
+/// The language only excludes schemes: one file holds names of several, and the language does not
+/// state their version.
 pub(crate) fn demangle(name: &str, language: Language) -> Option<String> {
     if name.len() > MAX_MANGLED_BYTES || matches!(language, Language::Plain | Language::Swift) {
         return None;
@@ -102,10 +107,10 @@ pub(crate) fn demangle(name: &str, language: Language) -> Option<String> {
     }
 }
 
-/// `17h`, sixteen hexadecimal digits, `E`, and then at most a suffix of the linker.
+/// Detects `17h`, sixteen hexadecimal digits, `E`, and at most a linker suffix.
 fn has_rust_hash(name: &str) -> bool {
     let end = name.find('.').unwrap_or(name.len());
-    // Legacy names hold dots themselves (`..`), so the mark is looked for from the end of the last `E` too.
+    // Legacy names contain dots themselves (`..`), so also try from the last `E`.
     [end, name.rfind('E').map_or(0, |at| at + 1)].into_iter().any(|end| {
         let tail = end.checked_sub(20).and_then(|start| name.get(start..end));
         tail.and_then(|tail| tail.strip_prefix("17h")?.strip_suffix('E'))
@@ -113,7 +118,7 @@ fn has_rust_hash(name: &str) -> bool {
     })
 }
 
-/// `_GLOBAL__I_…`: code that constructs (`I`) or destroys (`D`) what is global.
+/// Detects `_GLOBAL__I_…` and `_GLOBAL__D_…`: constructors and destructors of globals.
 fn is_global_constructor(name: &str) -> bool {
     matches!(
         name.as_bytes(),
@@ -124,16 +129,16 @@ fn is_global_constructor(name: &str) -> bool {
 fn rust(name: &str) -> Option<String> {
     use fmt::Write;
     let demangled = rustc_demangle::try_demangle(name).ok()?;
-    // Readable forms of this scheme are mostly the shorter ones.
+    // Readable forms of this scheme are mostly shorter.
     let mut text = Bounded { text: String::with_capacity(name.len()), pieces: 0 };
     write!(text, "{demangled:#}").ok()?;
-    // What the scheme's printer says when it gives up inside of a name.
+    // The scheme's printer inserts these where it gives up inside a name.
     let gave_up = ["{invalid syntax}", "{recursion limit reached}", "{size limit reached}"];
     text.finish().filter(|text| !text.contains('{') || !gave_up.iter().any(|mark| text.contains(mark)))
 }
 
-/// The demangler takes identifiers of ASCII alone. Others stand in the name as UTF-8, so they are demangled under other
-/// names of ASCII, and put back afterwards.
+/// Demangles an Itanium name. The demangler accepts ASCII identifiers only, so UTF-8 ones are
+/// replaced by ASCII placeholders before, and restored after.
 fn itanium(name: &str) -> Option<String> {
     if name.is_ascii() {
         return itanium_ascii(name);
@@ -152,15 +157,16 @@ fn itanium(name: &str) -> Option<String> {
     whole.finish()
 }
 
-/// What stands in for an identifier: this, its number, and the end.
+/// Prefix of a placeholder; its number and an end mark follow.
 const STAND_IN: &str = "StandInOfUnicode";
 
 const STAND_IN_END: char = 'Q';
 
-/// The name with an identifier of ASCII for each that is not, and these in their order.
+/// Replaces each non-ASCII identifier by an ASCII placeholder, and returns the originals in order.
 ///
-/// An identifier is a number and as many bytes. Other numbers are those of literals (`Li42E`), of arrays (`A10_c`) and of
-/// back references (`S1_`, `T0_`). Taken for an identifier by mistake, one leads to a name that is none, which stays raw.
+/// An identifier is a number and that many bytes. Other numbers belong to literals (`Li42E`),
+/// arrays (`A10_c`) and back references (`S1_`, `T0_`). If one of those is mistaken for an
+/// identifier, the result is an invalid name, which stays mangled.
 fn with_stand_ins(name: &str) -> Option<(String, Vec<&str>)> {
     if name.contains(STAND_IN) {
         return None;
@@ -202,7 +208,7 @@ fn with_stand_ins(name: &str) -> Option<(String, Vec<&str>)> {
     ascii.is_ascii().then_some((ascii, identifiers))
 }
 
-/// True behind the type of a literal, and its sign: `Li`, `Lin`.
+/// Detects the type of a literal, with an optional sign: `Li`, `Lin`.
 fn is_literal_before(before: &[u8]) -> bool {
     let unsigned = before.strip_suffix(b"n").unwrap_or(before);
     [before, unsigned].iter().any(|before| matches!(before, [.., b'L', kind] if kind.is_ascii_lowercase()))
@@ -214,7 +220,7 @@ fn is_identifier(text: &str) -> bool {
 }
 
 fn itanium_ascii(name: &str) -> Option<String> {
-    // A version of a symbol (`@GLIBC_2.34`, `@plt`) is no part of the name, but of what the reader should see.
+    // A symbol version (`@GLIBC_2.34`, `@plt`) is not mangled, but useful to the reader.
     let (bare, version) = name.split_at(name.find('@').unwrap_or(name.len()));
     let bare = bare.strip_prefix('_').filter(|rest| rest.starts_with("_Z")).unwrap_or(bare);
     let parsing = cpp_demangle::ParseOptions::default().recursion_limit(MAX_NESTING);
@@ -229,7 +235,7 @@ fn itanium_ascii(name: &str) -> Option<String> {
     text.finish()
 }
 
-/// The demangler writes the offsets of a thunk; other tools write `virtual thunk to` the function, and so do we.
+/// Rewrites a thunk with offsets as `virtual thunk to` the function, as other tools print it.
 fn plain_thunk(text: &str) -> Option<String> {
     let inside = text.strip_prefix("{virtual override thunk({")?.strip_suffix(")}")?;
     let (offset, function) = inside.split_once("}, ")?;
@@ -241,7 +247,7 @@ fn msvc(name: &str) -> Option<String> {
     if name.len() > MAX_MSVC_BYTES || msvc_nodes(name) > MAX_MSVC_NODES {
         return None;
     }
-    // Name and parameters, as for the other schemes; also what is a member of what, and who may call it, stays out.
+    // Name and parameters, as in other schemes, without member kinds and access specifiers.
     let flags = DemangleFlags::llvm()
         | DemangleFlags::NO_ACCESS_SPECIFIERS
         | DemangleFlags::NO_FUNCTION_RETURNS
@@ -254,11 +260,12 @@ fn msvc(name: &str) -> Option<String> {
     (text.len() <= MAX_DEMANGLED_BYTES).then_some(text)
 }
 
-/// At most so many nodes can an MSVC name expand to.
+/// Bounds the number of nodes to which an MSVC name may expand.
 ///
-/// A back reference is one digit and stands for something that was complete before. It multiplies when it stands for
-/// something with digits in it, a template or a function's type. `d` digits in `n` such levels make the most of it when
-/// each has the same share. Digits of identifiers are left out as far as they show: they follow a small letter.
+/// A back reference is one digit that repeats an earlier complete part. It multiplies when that
+/// part contains digits itself, as a template or a function type. `d` digits over `n` such levels
+/// expand most when the levels have equal shares. Digits in identifiers do not count if they
+/// visibly are: they follow a small letter.
 fn msvc_nodes(name: &str) -> f64 {
     let bytes = name.as_bytes();
     let counts = |pair: &[u8]| pair[1].is_ascii_digit() && !(pair[0].is_ascii_lowercase() || pair[0] == b'_');
@@ -269,7 +276,7 @@ fn msvc_nodes(name: &str) -> f64 {
     (digits / levels + 1.0).powf(levels)
 }
 
-/// Text that refuses to grow beyond its limits.
+/// Text that stops growing at its limits.
 #[derive(Default)]
 struct Bounded {
     text: String,
@@ -301,14 +308,13 @@ mod tests {
 
     use super::*;
 
-    /// What demangling one name took.
+    /// The work of demangling one name.
     #[derive(Clone, Copy, Default, Debug)]
     struct Work {
-        /// Pieces of text that were written, and their bytes, whether or not they were taken.
+        /// Written pieces of text, and their bytes, whether or not they were accepted.
         pieces: usize,
         bytes: usize,
-        /// Bytes of the names given to the demangler of MSVC's scheme, and the nodes that they may
-        /// expand to.
+        /// Bytes of the names given to the MSVC demangler, and the nodes to which they may expand.
         msvc_bytes: usize,
         msvc_nodes: f64,
     }
@@ -329,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_each_scheme_become_readable() {
+    fn demangle_covers_every_scheme() {
         for (name, scheme_, expected) in [
             (
                 "_ZN4core3ptr13drop_in_place17h0123456789abcdefE",
@@ -358,7 +364,7 @@ mod tests {
                 "void 测试::éfoo<int, 42, -7, char [10]>(int, 测试 const&)@V_1.0",
             ),
             ("_ZN3fooI7größeE3barEPS0_", Some(Scheme::Itanium), "foo<größe>::bar(größe*)"),
-            // The number ends within a character, or says more than there is.
+            // The number ends within a character, or exceeds the rest.
             ("_ZN5测试C1Ev", Some(Scheme::Itanium), "_ZN5测试C1Ev"),
             ("_Z99999999999999999999999é", Some(Scheme::Itanium), "_Z99999999999999999999999é"),
             ("_Z18StandInOfUnicode1Q2é", Some(Scheme::Itanium), "_Z18StandInOfUnicode1Q2é"),
@@ -385,7 +391,7 @@ mod tests {
             ("_", None, "_"),
             ("?", None, "?"),
             ("$s4main3fooyyF", None, "$s4main3fooyyF"),
-            // Begins like a mangled name and is none.
+            // Begins like a mangled name, but is not one.
             ("_Zero", Some(Scheme::Itanium), "_Zero"),
             ("_Rust", Some(Scheme::RustV0), "_Rust"),
             ("?what", Some(Scheme::Msvc), "?what"),
@@ -398,15 +404,15 @@ mod tests {
 
     // Failed with: more than 200 ms of wall time on a busy machine.
     #[test]
-    fn hostile_names_stay_raw_and_cost_little() {
-        // Each level of these refers to the one before twice or more.
+    fn demangle_leaves_hostile_names_raw() {
+        // Each level of these refers to the previous one at least twice.
         let doubling: String =
             (0..200).map(|level| format!("S{}_S{}_", base36(level), base36(level))).collect();
         let tuples: String = (0..60).map(|_| "TB_B_").collect();
         let functions = |levels: usize, references: usize| -> String {
             (0..levels).map(|level| format!("P6AX{}@Z", level.to_string().repeat(references))).collect()
         };
-        // Of the same shape, and harmless.
+        // Of the same shape, but harmless.
         assert!(readable(&format!("?f@@YAXPAH{}@Z", functions(3, 4))).matches("int").count() > 4 * 4 * 4);
         let functions = functions(9, 40);
         for name in [
@@ -430,10 +436,10 @@ mod tests {
             assert_eq!(readable(&name), name, "{}", &name[..name.len().min(60)]);
             let Work { pieces, bytes, msvc_bytes, msvc_nodes } = WORK.get();
             let within = if name.len() > MAX_MANGLED_BYTES {
-                // Too long to be read at all.
+                // Too long to be parsed at all.
                 pieces == 0 && msvc_bytes == 0
             } else {
-                // The piece that goes too far comes on top: it is a part of the name, or a few
+                // The piece that exceeds the limit comes on top: it is a part of the name, or a few
                 // words.
                 pieces <= MAX_PIECES + 1
                     && bytes <= MAX_DEMANGLED_BYTES + MAX_MANGLED_BYTES
@@ -444,7 +450,7 @@ mod tests {
         }
     }
 
-    /// The sequence numbers of Itanium's substitutions: nothing, 0, 1, … Z, 10, …
+    /// Formats sequence numbers of Itanium substitutions: nothing, 0, 1, … Z, 10, …
     fn base36(level: usize) -> String {
         match level.checked_sub(1) {
             None => String::new(),

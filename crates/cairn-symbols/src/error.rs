@@ -1,18 +1,18 @@
-//! Why a file's symbols could not be had.
+//! The errors of this crate.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why symbols could not be had.
+/// Reports a file whose symbols cannot be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file could not be read, or is no executable format.
+    /// When the file cannot be read, or is not an executable format.
     Open {
         /// The file.
         path: PathBuf,
-        /// What failed.
+        /// The cause.
         source: Box<dyn StdError + Send + Sync>,
     },
 }

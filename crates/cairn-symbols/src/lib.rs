@@ -1,6 +1,7 @@
-//! From an address in an executable to function, file, line, and the chain of inlined calls.
+//! Resolves addresses in executables to functions, source lines, and chains of inlined calls.
 //!
-//! [`Symbolizer`] answers for one file at hand as for many modules of another machine's recording.
+//! A [`Symbolizer`] works on single files and on the many modules of a recording from another
+//! machine.
 //!
 //! ```no_run
 //! use cairn_format::StatedAddress;
@@ -16,31 +17,25 @@
 
 #![deny(unsafe_code)]
 
-mod data_symbols;
-mod debug_object;
 #[cfg(all(feature = "debuginfod", target_os = "linux"))]
 mod debuginfod;
 pub mod demangle;
 mod dwarf;
-mod elf_source;
+mod elf;
 mod error;
 mod index;
-mod indexer;
 mod kinds;
 mod locate;
 mod lookup;
 mod mapped_file;
-mod mini_debug;
 mod module;
 mod open;
 mod options;
 mod resolution;
-mod sections;
 mod source;
-mod symbol_table;
 mod symbolizer;
-mod unwind_starts;
 
+pub use elf::Section;
 pub use error::Error;
 pub use lookup::{AddressKind, Lookup, Place};
 pub use module::{BuildId, ModuleId, ModuleInfo, ModuleReport};
@@ -48,11 +43,12 @@ pub use options::SymbolizerOptions;
 pub use resolution::{
     AnsweredBy, DataSymbol, Declaration, Difference, Resolution, Resolutions, SourceFrame, Unknown,
 };
-pub use sections::Section;
 pub use symbolizer::Symbolizer;
 
-/// Real code stays below 50 even in template-heavy C++; a hostile file can claim inline chains without end.
+/// Maximum depth of inlined calls; 1000, because real code stays below 50 even in template-heavy
+/// C++, and a hostile file can claim endless inline chains.
 const MAX_INLINE_DEPTH: usize = 1000;
 
-/// The longest mangled names that compilers made so far have some ten thousand bytes.
+/// Maximum bytes of a mangled name; 1 MiB, because the longest that compilers have emitted have
+/// about ten thousand bytes.
 const MAX_NAME_BYTES: usize = 1 << 20;

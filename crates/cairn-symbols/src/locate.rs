@@ -1,8 +1,9 @@
-//! Where a module's files are: the program, its debug file, what that refers to.
+//! Finds a module's files: the program, its debug file, and files that those refer to.
 //!
-//! Every hit is checked before it is used: by build id where there is one, else by the checksum, size or time that was
-//! stated. What does not fit is reported and left alone, unless the options allow it. Only regular files are opened, and
-//! with a sysroot only files below it, or below directories that the options name.
+//! Every file is verified before use: by build id if there is one, else by the stated checksum,
+//! size or time. A file that differs is reported and not used, unless the options allow it. Only
+//! regular files are opened, and with a sysroot only files below it or below directories that the
+//! options name.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,17 +11,17 @@ use std::path::{Component, Path, PathBuf};
 
 use object::Object;
 
-use crate::debug_object::DebugObject;
+use crate::elf::debug_object::DebugObject;
 use crate::mapped_file::FileBytes;
 use crate::{BuildId, Difference, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown, kinds};
 
-/// Searches for one module's files, and writes down what it finds.
+/// Searches for one module's files, and reports the results.
 pub(crate) struct Locator<'a> {
     pub(crate) options: &'a SymbolizerOptions,
     pub(crate) report: &'a mut ModuleReport,
 }
 
-/// What a file must be to be used.
+/// The identity that a file must have.
 #[derive(Clone, Copy, Debug)]
 enum Expected<'a> {
     Anything,
@@ -29,7 +30,7 @@ enum Expected<'a> {
 }
 
 impl Locator<'_> {
-    /// The file that was mapped, or failing that, the debug file of its build.
+    /// Finds the mapped file, or else the debug file of its build.
     pub(crate) fn program(&mut self, info: &ModuleInfo) -> Result<(PathBuf, FileBytes), Unknown> {
         let opens_recorded = self.opens_recorded(info);
         let mut reason = if opens_recorded || !info.path.is_absolute() {
@@ -62,7 +63,7 @@ impl Locator<'_> {
             }
             #[cfg(all(feature = "debuginfod", target_os = "linux"))]
             if self.options.debuginfod
-                && let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::Kind::Program)
+                && let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::FileRole::Program)
                 && let Some(bytes) = self.accept(&path, Expected::Build(build_id))
             {
                 return Ok((path, bytes));
@@ -71,7 +72,7 @@ impl Locator<'_> {
         Err(reason)
     }
 
-    /// The file with the debug information of a program that has none itself.
+    /// Finds the debug file of a program without debug information.
     pub(crate) fn debug_file(&mut self, program: &DebugObject) -> Option<DebugObject> {
         let object = program.object().ok()?;
         let build_id = object.build_id().ok().flatten().map(BuildId::new);
@@ -92,14 +93,14 @@ impl Locator<'_> {
         }
         #[cfg(all(feature = "debuginfod", target_os = "linux"))]
         if let (Some(build_id), true) = (&build_id, self.options.debuginfod)
-            && let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::Kind::DebugInfo)
+            && let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::FileRole::DebugInfo)
         {
             return self.debug_object(&path, Expected::Build(build_id));
         }
         None
     }
 
-    /// What dwz cut out of several debug files.
+    /// Finds the supplement that dwz extracted from several debug files.
     pub(crate) fn supplement(&mut self, debug: &DebugObject) -> Option<DebugObject> {
         let object = debug.object().ok()?;
         let (name, build_id) = object.gnu_debugaltlink().ok().flatten()?;
@@ -114,17 +115,17 @@ impl Locator<'_> {
         places.iter().find_map(|path| self.debug_object(path, Expected::Build(&build_id)))
     }
 
-    /// The package of split files: beside the program or beside its debug file.
+    /// Finds the package of split files, beside the program or beside its debug file.
     pub(crate) fn package(&mut self, beside: &[&Path]) -> Option<DebugObject> {
         beside.iter().find_map(|path| {
             let mut name = path.file_name()?.to_owned();
             name.push(".dwp");
-            // Packages have no build id; the id of each unit is checked instead.
+            // Packages have no build id; each unit's id is checked instead.
             self.debug_object(&path.with_file_name(name), Expected::Anything)
         })
     }
 
-    /// A split file, by directory and name as the compiler stated them, or beside the program.
+    /// Finds a split file at its stated path, or beside the program.
     pub(crate) fn split(
         &mut self,
         program: &Path,
@@ -153,7 +154,7 @@ impl Locator<'_> {
         }
     }
 
-    /// Maps a file that may be there, if it is what is expected.
+    /// Maps a file if it exists and has the expected identity.
     fn accept(&mut self, path: &Path, expected: Expected<'_>) -> Option<FileBytes> {
         if !self.is_allowed(path) {
             return None;
@@ -196,7 +197,7 @@ impl Locator<'_> {
                 .map(|expected| Difference::Size { expected, found: bytes.len() as u64 });
             let modified = || {
                 let found = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()?;
-                // Archives and some file systems keep whole seconds only.
+                // Archives and some file systems store whole seconds only.
                 let seconds = |time: std::time::SystemTime| {
                     time.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
                 };
@@ -207,7 +208,7 @@ impl Locator<'_> {
         self.judge(path, difference)
     }
 
-    /// Writes down a difference; an error when the file may not be used because of it.
+    /// Records a difference; fails if the difference excludes the file.
     pub(crate) fn judge(&mut self, path: &Path, difference: Option<Difference>) -> Result<(), Unknown> {
         let Some(difference) = difference else { return Ok(()) };
         let reason = Unknown::DifferentBuild { path: path.to_owned(), difference };
@@ -226,8 +227,8 @@ impl Locator<'_> {
         }
     }
 
-    /// Whether the recorded path itself is opened. With a sysroot it is one below a directory that
-    /// the user names.
+    /// Reports whether the recorded path itself may be opened. With a sysroot, that is a path below
+    /// a directory that the user named.
     fn opens_recorded(&self, info: &ModuleInfo) -> bool {
         let options = self.options;
         !options.only_checked_paths
@@ -237,7 +238,8 @@ impl Locator<'_> {
     }
 
     fn places_of_program(&self, recorded: &Path, opens_recorded: bool) -> Vec<PathBuf> {
-        // What Linux appends to the name of a file that was deleted or replaced; the checks tell whether this one is it.
+        // Linux appends this to the name of a deleted or replaced file; the checks decide if this
+        // is it.
         let text = recorded.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
         let recorded = text.map_or(recorded, Path::new);
         let mut places: Vec<PathBuf> = self.mapped(recorded).into_iter().collect();
@@ -255,12 +257,12 @@ impl Locator<'_> {
         places
     }
 
-    /// The directories in which files of other systems are looked for by name.
+    /// Returns the directories in which files of other systems are searched by name.
     pub(crate) fn named_places(&self) -> impl Iterator<Item = &Path> {
         self.options.symbol_dirs.iter().chain(&self.options.debug_dirs).map(PathBuf::as_path)
     }
 
-    /// Where the debug file of a build may be.
+    /// Lists the possible paths of a build's debug file.
     fn places_of_build(&self, build_id: &BuildId) -> Vec<PathBuf> {
         let text = build_id.to_string();
         if text.len() < 4 {
@@ -274,7 +276,7 @@ impl Locator<'_> {
         places
     }
 
-    /// The image that the kernel maps into every process is installed with the modules of some kernels.
+    /// Lists vdso images, which some kernel packages install with their modules.
     fn vdso_images(&self) -> Vec<PathBuf> {
         let Some(modules) = self.in_root(Path::new("/lib/modules")) else { return Vec::new() };
         let Ok(kernels) = std::fs::read_dir(modules) else { return Vec::new() };
@@ -284,7 +286,7 @@ impl Locator<'_> {
         images.filter(|path| path.is_file()).collect()
     }
 
-    /// Where the debug file that a program names may be. The name is that of a file, not a path to anywhere.
+    /// Lists the paths for a program's debug link, which must be a plain file name.
     fn places_of_link(&self, program: &Path, name: &Path) -> Vec<PathBuf> {
         if name.components().count() != 1 || !is_plain(name) {
             return Vec::new();
@@ -292,7 +294,7 @@ impl Locator<'_> {
         let own = program.canonicalize().unwrap_or_else(|_| program.to_owned());
         let Some(directory) = own.parent() else { return Vec::new() };
         let mut places = vec![directory.join(name), directory.join(".debug").join(name)];
-        // Below a sysroot, the debug directory repeats the path as the target has it.
+        // Below a sysroot, the debug directory repeats the path on the target.
         let target = match &self.options.sysroot {
             Some(root) => {
                 root.canonicalize().ok().and_then(|root| Some(directory.strip_prefix(root).ok()?.to_owned()))
@@ -303,7 +305,7 @@ impl Locator<'_> {
             places.extend(target.iter().map(|target| debug.join(target).join(name)));
             places.push(debug.join(name));
         }
-        // A program that names itself is not its own debug file.
+        // A program whose link names itself is not its own debug file.
         places.retain(|place| *place != own);
         places
     }
@@ -313,7 +315,7 @@ impl Locator<'_> {
         self.options.debug_dirs.iter().cloned().chain(system)
     }
 
-    /// A recorded path by the options' table of paths.
+    /// Maps a recorded path by the options' path table.
     fn mapped(&self, recorded: &Path) -> Option<PathBuf> {
         let maps = self.options.path_maps.iter();
         let fitting = maps.filter_map(|(from, to)| Some((from, to, recorded.strip_prefix(from).ok()?)));
@@ -321,7 +323,8 @@ impl Locator<'_> {
         is_plain(rest).then(|| if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) })
     }
 
-    /// An absolute path below the sysroot, with its links followed there; the path itself without a sysroot.
+    /// Resolves an absolute path below the sysroot, with its links; without a sysroot, returns it
+    /// unchanged.
     fn in_root(&self, path: &Path) -> Option<PathBuf> {
         match &self.options.sysroot {
             Some(root) => resolve_in_root(root, path),
@@ -329,7 +332,8 @@ impl Locator<'_> {
         }
     }
 
-    /// Without a sysroot the whole machine is looked at. With one, links must not lead out of what the options name.
+    /// Reports whether a path may be opened: with a sysroot, links must stay inside the named
+    /// directories.
     pub(crate) fn is_allowed(&self, path: &Path) -> bool {
         let Some(sysroot) = &self.options.sysroot else { return true };
         let Ok(real) = path.canonicalize() else { return false };
@@ -340,11 +344,11 @@ impl Locator<'_> {
     }
 }
 
-/// Where distributions put debug files.
+/// Directory in which distributions install debug files.
 const SYSTEM_DEBUG_DIR: &str = "/usr/lib/debug";
 
-/// Follows a path below `root` as a process would whose root that is: absolute links start at `root` again, and `..` stays
-/// inside. `None` for a ring of links.
+/// Resolves a path as a process with the root directory `root` would: absolute links restart at
+/// `root`, and `..` stays inside. `None` for a cycle of links.
 fn resolve_in_root(root: &Path, path: &Path) -> Option<PathBuf> {
     let mut todo: Vec<std::ffi::OsString> =
         path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
@@ -375,10 +379,10 @@ fn resolve_in_root(root: &Path, path: &Path) -> Option<PathBuf> {
     Some(root.join(inside))
 }
 
-/// As many as Linux follows.
+/// Maximum links to follow; 40, like Linux.
 const MAX_LINKS: u32 = 40;
 
-/// True when a relative path stays below where it is put.
+/// Reports whether a relative path stays below the directory that it is joined to.
 fn is_plain(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_)))
 }
@@ -394,12 +398,12 @@ fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::new(&*String::from_utf8_lossy(bytes)))
 }
 
-/// True when this is the file's id, or that of one of the programs in it.
+/// Reports whether the file, or a program in it, has this id.
 fn is_of_build(bytes: &[u8], found: Option<&BuildId>, expected: &BuildId) -> bool {
     found == Some(expected) || kinds::holds_build(bytes, expected)
 }
 
-/// What identifies the build of a file of any kind; `None` when it says nothing, or is of no kind that is known here.
+/// Returns the build id of a file of any kind; `None` if it has none, or is of an unknown kind.
 pub(crate) fn build_id_of(bytes: &[u8]) -> Option<BuildId> {
     let object = object::File::parse(bytes).ok()?;
     if let Ok(Some(id)) = object.build_id() {
@@ -414,7 +418,7 @@ pub(crate) fn build_id_of(bytes: &[u8]) -> Option<BuildId> {
     Some(BuildId::new(&id))
 }
 
-/// The checksum that a `.gnu_debuglink` states.
+/// Computes the checksum of a `.gnu_debuglink`.
 fn checksum(bytes: &[u8]) -> u32 {
     let mut checksum = flate2::Crc::new();
     checksum.update(bytes);

@@ -1,62 +1,64 @@
-//! What is asked: an address in a module, and what kind of address it is.
+//! The query of a symbolizer: an address in a module, and the kind of address.
 
 use cairn_format::{AbsoluteAddress, Frame, ModuleOffset, StatedAddress};
 
-/// How an address counts.
+/// An address, with the base from which it counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Place {
-    /// From the module's base, as recordings have it.
+    /// An offset from the module's base, as recordings store it.
     Offset(ModuleOffset),
-    /// As the file itself counts, as `addr2line` takes it.
+    /// An address as the file itself counts, as `addr2line` takes it.
     Stated(StatedAddress),
 }
 
-/// What kind of address it is, which decides the byte that is looked up.
+/// The kind of an address; it decides which byte is looked up.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AddressKind {
-    /// Where a call returns to: the byte before it is looked up, because the call may end its line or its function.
+    /// A return address: the byte before it is looked up, because the call may end its line or
+    /// function.
     ReturnAddress,
-    /// The instruction that was about to run.
+    /// The next instruction to run.
     ProgramCounter,
-    /// Where an asynchronous task continues; looked up as it stands.
+    /// The address at which an asynchronous task resumes; looked up unchanged.
     AsyncResumePoint,
 }
 
-/// One question to a [`Symbolizer`](crate::Symbolizer).
+/// A query to a [`Symbolizer`](crate::Symbolizer).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Lookup {
     /// The address.
     pub place: Place,
-    /// What kind of address it is.
+    /// The kind of the address.
     pub kind: AddressKind,
 }
 
 impl Lookup {
-    /// A return address at an offset of the module.
+    /// Creates a lookup of a return address at an offset of the module.
     #[must_use]
     pub const fn return_address(offset: ModuleOffset) -> Self {
         Self { place: Place::Offset(offset), kind: AddressKind::ReturnAddress }
     }
 
-    /// A program counter at an offset of the module.
+    /// Creates a lookup of a program counter at an offset of the module.
     #[must_use]
     pub const fn program_counter(offset: ModuleOffset) -> Self {
         Self { place: Place::Offset(offset), kind: AddressKind::ProgramCounter }
     }
 
-    /// An async resume point at an offset of the module.
+    /// Creates a lookup of an async resume point at an offset of the module.
     #[must_use]
     pub const fn async_resume_point(offset: ModuleOffset) -> Self {
         Self { place: Place::Offset(offset), kind: AddressKind::AsyncResumePoint }
     }
 
-    /// An address as the file counts, looked up as it stands.
+    /// Creates a lookup of an address as the file counts, unchanged.
     #[must_use]
     pub const fn stated(address: StatedAddress) -> Self {
         Self { place: Place::Stated(address), kind: AddressKind::ProgramCounter }
     }
 
-    /// The stated address to look up in a module whose base is stated as `base`; `None` past the end of the address space.
+    /// Converts to the stated address in a module with this base; `None` past the end of the
+    /// address space.
     pub(crate) fn stated_address(self, base: StatedAddress) -> Option<StatedAddress> {
         let stated = match self.place {
             Place::Offset(offset) => base.checked_add(offset.value())?,

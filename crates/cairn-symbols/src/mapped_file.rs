@@ -1,4 +1,4 @@
-//! The bytes of a file, mapped. The one file of this crate with unsafe code.
+//! Maps the bytes of a file. The only file of this crate with unsafe code.
 
 #![allow(unsafe_code, reason = "a file mapping is memory that others may change")]
 
@@ -10,20 +10,21 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-/// The bytes of a regular file, or bytes at hand that stand for one.
+/// The bytes of a regular file, or bytes in memory that replace one.
 #[derive(Debug)]
 pub(crate) enum FileBytes {
     Mapped(Mmap),
     Owned(Vec<u8>),
-    /// A part of other bytes: one program of a file that holds several.
+    /// A range of other bytes: one program of a file that holds several.
     Part(Arc<FileBytes>, Range<usize>),
 }
 
 impl FileBytes {
-    /// Maps a regular file. Anything else that may lie at the path (a FIFO, a device) is refused without waiting for it.
+    /// Maps a regular file. Refuses anything else (a FIFO, a device) without blocking on it.
     ///
-    /// The file must not be shortened while it is mapped: reading the part that went away ends the process. That is the
-    /// contract of every program that maps files it did not write; tools replace programs by renaming.
+    /// No process may truncate the file while it is mapped: reading beyond the new end raises
+    /// `SIGBUS`. Every program that maps foreign files accepts this; tools replace programs by
+    /// renaming.
     pub(crate) fn map(path: &Path) -> io::Result<Self> {
         Self::map_file(&open_regular(path)?)
     }
@@ -33,8 +34,10 @@ impl FileBytes {
         if file.metadata()?.len() == 0 {
             return Ok(Self::Owned(Vec::new()));
         }
-        // SAFETY: the mapping is read-only and private. That the bytes are not shortened meanwhile is the contract above;
-        // bytes that are written meanwhile are read as they come, and every reader here checks all that it reads.
+        // SAFETY: the mapping is private and read-only, `Mmap` unmaps it only when dropped, and the
+        // length comes from this descriptor, so the slice covers mapped pages. The contract of
+        // `map` excludes truncation. Concurrent writes may change bytes between reads, so no reader
+        // relies on reading the same value twice.
         unsafe { Mmap::map(file) }.map(Self::Mapped)
     }
 }
@@ -58,11 +61,11 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     {
         use std::os::unix::fs::OpenOptionsExt;
-        // Opening a FIFO for reading waits for a writer otherwise.
+        // Without this, opening a FIFO waits for a writer.
         const O_NONBLOCK: i32 = 0o4000;
         options.custom_flags(O_NONBLOCK);
     }
-    // Asked before it is opened, too: opening alone can have effects on a device.
+    // Checked before opening, too: opening a device can have side effects.
     if !std::fs::metadata(path)?.is_file() {
         return Err(not_regular());
     }

@@ -1,4 +1,4 @@
-//! What a recording knows of a file, and what became of the search for its symbols.
+//! The recorded identity of a module, and the report of the search for its symbols.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,30 +7,30 @@ use std::time::SystemTime;
 
 use crate::Unknown;
 
-/// The handle of one module of a [`Symbolizer`](crate::Symbolizer).
+/// Identifies one module of a [`Symbolizer`](crate::Symbolizer).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ModuleId(pub(crate) u32);
 
 impl ModuleId {
-    /// The module's number: the first one added is 0.
+    /// Returns the module's number, counted from 0 in order of addition.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What says that two files are of one build: a GNU build id, a Mach-O UUID, or a PDB's GUID and age as they are stored.
+/// Identifies a build: a GNU build id, a Mach-O UUID, or a PDB's GUID and age as stored.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BuildId(Arc<[u8]>);
 
 impl BuildId {
-    /// Wraps the id's bytes.
+    /// Wraps the bytes of an id.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(bytes.into())
     }
 
-    /// Reads the hexadecimal form, upper or lower case; `None` for anything else, and for an empty id.
+    /// Parses hexadecimal of either case; `None` for anything else, and for an empty id.
     ///
     /// ```
     /// use cairn_symbols::BuildId;
@@ -50,7 +50,7 @@ impl BuildId {
         Some(Self(bytes?.into()))
     }
 
-    /// The id's bytes.
+    /// Returns the bytes of the id.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -69,44 +69,44 @@ impl fmt::Debug for BuildId {
     }
 }
 
-/// What a recording knows of a file that was mapped into the watched program.
+/// Describes a file that was mapped into the watched program.
 ///
-/// The more of it is known, the surer it is that another file of the same name is noticed.
+/// Each additional fact makes it more likely that a different file of the same name is noticed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ModuleInfo {
-    /// The file's path on the machine of the recording, or the kernel's word for what is no file, as `[vdso]`.
+    /// Path on the recorded machine, or the kernel's name of a mapping without a file, as `[vdso]`.
     pub path: PathBuf,
-    /// The id of its build.
+    /// Build id, if one was recorded.
     pub build_id: Option<BuildId>,
-    /// Its size; compared where there is no build id.
+    /// Size; compared if there is no build id.
     pub size_bytes: Option<u64>,
-    /// When it was last written; compared where there is no build id.
+    /// Modification time; compared if there is no build id.
     pub modified: Option<SystemTime>,
 }
 
 impl ModuleInfo {
-    /// A module of which only the path is known.
+    /// Creates a module with a path only.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), ..Self::default() }
     }
 
-    /// The same module with its build id.
+    /// Sets the build id.
     #[must_use]
     pub fn with_build_id(mut self, build_id: BuildId) -> Self {
         self.build_id = Some(build_id);
         self
     }
 
-    /// The same module with its size.
+    /// Sets the size.
     #[must_use]
     pub fn with_size_bytes(mut self, size_bytes: u64) -> Self {
         self.size_bytes = Some(size_bytes);
         self
     }
 
-    /// The same module with the time of its last change.
+    /// Sets the modification time.
     #[must_use]
     pub fn with_modified(mut self, modified: SystemTime) -> Self {
         self.modified = Some(modified);
@@ -114,18 +114,19 @@ impl ModuleInfo {
     }
 }
 
-/// What became of the search for a module's symbols.
+/// Reports the search for a module's symbols.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ModuleReport {
-    /// The files that answer, the one that was mapped first.
+    /// The files that answer; the mapped file first.
     pub used: Vec<PathBuf>,
-    /// Files that were found and are not used, and why.
+    /// Files that were found but not used, with the reason.
     pub refused: Vec<(PathBuf, Unknown)>,
-    /// Files that are used although they are of another build than the recorded one, because that was allowed.
+    /// Files that are used although their build differs from the recorded one, because that was
+    /// allowed.
     pub mismatched: Vec<(PathBuf, Unknown)>,
-    /// Why nothing answers for this module, when nothing does.
+    /// The reason if nothing answers for this module.
     pub missing: Option<Unknown>,
-    /// True when the answers come from the index on disk.
+    /// Whether the answers come from the index on disk.
     pub from_index: bool,
 }

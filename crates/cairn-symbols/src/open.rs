@@ -1,18 +1,18 @@
-//! From a module to the source that reads its kind of file.
+//! Opens modules and files with the source that reads their kind.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::debug_object::DebugObject;
 use crate::dwarf::{DebugFiles, FindSplit};
-use crate::elf_source::ElfSource;
+use crate::elf::debug_object::DebugObject;
+use crate::elf::{ElfSource, mini_debug};
 use crate::index::Cache;
 use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
 use crate::source::SymbolSource;
-use crate::{BuildId, Error, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown, kinds, mini_debug};
+use crate::{BuildId, Error, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown, kinds};
 
-/// A source, and what is to be told of it.
+/// A source, and the report of its search.
 pub(crate) struct Opened {
     pub(crate) source: Result<Arc<dyn SymbolSource>, Unknown>,
     pub(crate) report: ModuleReport,
@@ -30,7 +30,7 @@ impl Opened {
         Self { source, report }
     }
 
-    /// A source that is there already.
+    /// Wraps a source that is already open.
     pub(crate) fn ready(source: Arc<dyn SymbolSource>) -> Self {
         Self::new(Ok(source), ModuleReport::default())
     }
@@ -45,7 +45,7 @@ pub(crate) fn open_module(info: &ModuleInfo, options: &SymbolizerOptions) -> Ope
     Opened::new(source, report)
 }
 
-/// Opens a file at hand, and searches for what belongs to it.
+/// Opens a given file, and searches for the files that belong to it.
 pub(crate) fn open_file(path: &Path, options: &SymbolizerOptions) -> Result<Opened, Error> {
     let bundled = kinds::in_bundle(path);
     let path = bundled.as_deref().unwrap_or(path);
@@ -59,7 +59,8 @@ pub(crate) fn open_file(path: &Path, options: &SymbolizerOptions) -> Result<Open
     }
 }
 
-/// Opens a file's bytes by whatever source reads its kind. Of a file with several programs, the one of the build `wanted`.
+/// Opens a file's bytes as the kind that they are. `wanted` selects among several programs in one
+/// file.
 pub(crate) fn open_bytes(
     path: PathBuf,
     bytes: FileBytes,
@@ -78,7 +79,7 @@ pub(crate) fn open_bytes(
     Err(Unknown::Unreadable { path, problem: problem.into() })
 }
 
-/// The directory of indexes, if there is to be one.
+/// Returns the directory of indexes, if the options name one.
 pub(crate) fn cache(options: &SymbolizerOptions) -> Option<Cache> {
     let directory = options.cache_dir.clone()?;
     Some(Cache { directory, limit_bytes: options.cache_limit_bytes })

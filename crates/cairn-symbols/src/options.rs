@@ -1,8 +1,9 @@
-//! Where a symbolizer looks, what it may use, and what it keeps.
+//! The options of a symbolizer: where to search, what to use, what to cache.
 
 use std::path::PathBuf;
 
-/// Where a [`Symbolizer`](crate::Symbolizer) looks for files, and what it may do with them.
+/// Options of a [`Symbolizer`](crate::Symbolizer): where it searches for files, and how it uses
+/// them.
 ///
 /// ```
 /// use cairn_symbols::SymbolizerOptions;
@@ -35,8 +36,10 @@ impl Default for SymbolizerOptions {
 }
 
 impl SymbolizerOptions {
-    /// Looks at the recorded paths and in `/usr/lib/debug`, keeps no index, refuses files of another build. With the feature
-    /// `debuginfod`, servers that the environment names in `DEBUGINFOD_URLS` are asked last.
+    /// Creates the default options.
+    ///
+    /// They search recorded paths and `/usr/lib/debug`, store no index, and refuse files of another
+    /// build. With the feature `debuginfod`, servers in `DEBUGINFOD_URLS` are queried last.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -55,94 +58,105 @@ impl SymbolizerOptions {
         }
     }
 
-    /// Also looks for debug files in this directory, before `/usr/lib/debug`: as `.build-id/xx/yyy.debug`, and by the name
-    /// that the program states.
+    /// Adds a directory of debug files, searched before `/usr/lib/debug`.
+    ///
+    /// Files are found as `.build-id/xx/yyy.debug`, and by the name that the program states.
     #[must_use]
     pub fn debug_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.debug_dirs.push(directory.into());
         self
     }
 
-    /// Also looks for the recorded files themselves in this directory: by their whole path, by their name alone, and as
-    /// `.build-id/xx/yyy.debug`.
+    /// Adds a directory of the recorded files themselves.
+    ///
+    /// Files are found by their whole path, by their name alone, and as `.build-id/xx/yyy.debug`.
     #[must_use]
     pub fn symbol_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.symbol_dirs.push(directory.into());
         self
     }
 
-    /// Takes all recorded paths, and `/usr/lib/debug`, as below this directory, and opens nothing outside of it but what
-    /// other options name.
+    /// Searches recorded paths and `/usr/lib/debug` below this directory.
+    ///
+    /// No file outside it is opened, except below directories that other options name.
     #[must_use]
     pub fn sysroot(mut self, directory: impl Into<PathBuf>) -> Self {
         self.sysroot = Some(directory.into());
         self
     }
 
-    /// Looks for recorded files below `from` in `to` instead; the longest `from` that fits is taken.
+    /// Searches for files below `from` in `to` instead; the longest matching `from` applies.
     #[must_use]
     pub fn map_path(mut self, from: impl Into<PathBuf>, to: impl Into<PathBuf>) -> Self {
         self.path_maps.push((from.into(), to.into()));
         self
     }
 
-    /// Keeps an index of each file's symbols in this directory, for the next time.
+    /// Stores an index of each file's symbols in this directory, for later processes.
     #[must_use]
     pub fn cache_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cache_dir = Some(directory.into());
         self
     }
 
-    /// The most bytes that the cache directory holds; the indexes unused for longest are deleted first. 2 GiB if not set.
+    /// Sets the maximum size of the cache directory; 2 GiB by default.
+    ///
+    /// The least recently used indexes are deleted first.
     #[must_use]
     pub fn cache_limit_bytes(mut self, limit: u64) -> Self {
         self.cache_limit_bytes = limit;
         self
     }
 
-    /// Whether a thread of this process builds missing indexes after a module's first answer, as it does if this is not set.
-    /// Who does not run for long says no, and has another process build what
-    /// [`Symbolizer::without_index`](crate::Symbolizer::without_index) tells.
+    /// Sets whether a background thread builds missing indexes; true by default.
+    ///
+    /// A module's index is built after its first answer. A short-lived process disables this, and
+    /// lets another process build the indexes for the files that
+    /// [`Symbolizer::without_index`](crate::Symbolizer::without_index) returns.
     #[must_use]
     pub fn indexes_in_background(mut self, build: bool) -> Self {
         self.indexes_in_background = build;
         self
     }
 
-    /// Uses files of another build than the recorded one, and says so in the module's report.
+    /// Uses files of another build than the recorded one, and reports them.
     #[must_use]
     pub fn allow_mismatch(mut self, allow: bool) -> Self {
         self.allow_mismatch = allow;
         self
     }
 
-    /// Opens a recorded path only where the file can be checked by a recorded build id: for
-    /// recordings of strangers, which may name any file of this machine. Files below directories
-    /// that other options name are searched for as before, and
-    /// [`allow_mismatch`](Self::allow_mismatch) opens all recorded paths. Not so if not set.
+    /// Opens a recorded path only if a recorded build id verifies the file; off by default.
+    ///
+    /// For recordings of strangers, which may name any file of this machine. Files below
+    /// directories that other options name are searched as usual, and
+    /// [`allow_mismatch`](Self::allow_mismatch) opens all recorded paths.
     #[must_use]
     pub fn only_checked_paths(mut self, only: bool) -> Self {
         self.only_checked_paths = only;
         self
     }
 
-    /// Whether servers that the environment names in `DEBUGINFOD_URLS` are asked for files that are not here, as they are if
-    /// this is not set. Without the feature `debuginfod` nobody is asked.
+    /// Sets whether the servers in `DEBUGINFOD_URLS` are queried for missing files; true by
+    /// default.
+    ///
+    /// Without the feature `debuginfod`, no server is queried.
     #[must_use]
     pub fn debuginfod(mut self, ask: bool) -> Self {
         self.debuginfod = ask;
         self
     }
 
-    /// How many threads answer; all processors if not set, and never fewer than one.
+    /// Sets the number of threads; at least one, all processors by default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// How many bytes the compressed debug information of one file may unpack to, whatever its
-    /// size; what is usual for its size if this is not set
+    /// Sets the maximum bytes to which one file's debug information may unpack.
+    ///
+    /// The default depends on the file's size
     /// ([`UnpackBound::DEBUG_SECTIONS`](cairn_format::unpack::UnpackBound::DEBUG_SECTIONS)).
     #[must_use]
     pub fn max_unpacked_bytes(mut self, limit: u64) -> Self {
@@ -151,5 +165,6 @@ impl SymbolizerOptions {
     }
 }
 
-/// Some dozens of large programs: an index is about a tenth of the file.
+/// Default size of the cache directory; 2 GiB, enough for dozens of large programs, because an
+/// index is about a tenth of its file.
 const DEFAULT_CACHE_LIMIT_BYTES: u64 = 2 << 30;

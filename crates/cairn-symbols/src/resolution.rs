@@ -1,4 +1,4 @@
-//! What is answered: frames, or the reason for none.
+//! The answers of a symbolizer: frames, or the reason for none.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use cairn_format::StatedAddress;
 
 use crate::BuildId;
 
-/// One source location of an address.
+/// A source position of an address.
 ///
-/// The texts are shared: equal names of one symbolizer's answers are mostly one allocation.
+/// Texts are shared: equal names in the answers of one symbolizer are mostly one allocation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct SourceFrame {
-    /// Readable name of the function; `module+0x…` when only its first address is known.
+    /// Readable name of the function; `module+0x…` if only its start is known.
     pub function: Option<Arc<str>>,
-    /// Its name as the linker knows it.
+    /// The linkage name.
     pub raw_name: Option<Arc<str>>,
     /// Source file as the compiler wrote it.
     pub file: Option<Arc<str>>,
@@ -24,14 +24,14 @@ pub struct SourceFrame {
     pub line: Option<u32>,
     /// Column in the line, from 1.
     pub column: Option<u32>,
-    /// Tells blocks of one line apart, where the compiler numbered them; of the innermost frame alone.
+    /// Distinguishes basic blocks of one line, if the compiler numbered them; innermost frame only.
     pub discriminator: Option<u32>,
-    /// True when the compiler put this function's body into the next frame's function.
+    /// True if the compiler inlined this function into that of the next frame.
     pub inlined: bool,
 }
 
 impl fmt::Display for SourceFrame {
-    /// `function at file:line`, as far as it is known.
+    /// Writes `function at file:line`, as far as known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.function.as_deref().unwrap_or("??"))?;
         match (&self.file, self.line) {
@@ -42,7 +42,7 @@ impl fmt::Display for SourceFrame {
     }
 }
 
-/// The answer to one lookup: at least one frame, or the reason for none.
+/// The answer to a lookup: at least one frame, or the reason for none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resolution {
     frames: Arc<[SourceFrame]>,
@@ -51,7 +51,7 @@ pub struct Resolution {
     unknown: Option<Unknown>,
 }
 
-/// Which of several sources of a module knew an address.
+/// The source that answered, in modules with several.
 ///
 /// ```
 /// use cairn_symbols::AnsweredBy;
@@ -61,13 +61,13 @@ pub struct Resolution {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum AnsweredBy {
-    /// When it is covered by the DWARF inside the file.
+    /// The DWARF inside the file covers the address.
     Dwarf,
-    /// When the PDB knows it, and the DWARF does not.
+    /// The PDB covers the address, and the DWARF does not.
     Pdb,
-    /// When it has no more than a name, in the symbol table or among the exports.
+    /// Only the symbol table or the exports have a name.
     Symbols,
-    /// When the table for unwinding alone says where its function begins.
+    /// Only the unwind table states where the function begins.
     UnwindTable,
 }
 
@@ -95,32 +95,34 @@ impl Resolution {
         Self { frames: Arc::default(), function_start: None, answered_by: None, unknown: Some(reason) }
     }
 
-    /// Innermost inlined call first, the function that holds the address last. Empty when nothing is known.
+    /// Returns the frames, innermost inlined call first, the containing function last; empty if
+    /// unknown.
     #[must_use]
     pub fn frames(&self) -> &[SourceFrame] {
         &self.frames
     }
 
-    /// Why there are no frames; `None` when there are some.
+    /// Returns the reason if there are no frames.
     #[must_use]
     pub fn reason(&self) -> Option<&Unknown> {
         self.unknown.as_ref()
     }
 
-    /// Which source of the module knew the address; `None` for kinds of files that have one source, and for no answer.
+    /// Returns the source that answered; `None` for modules with a single source, and without an
+    /// answer.
     #[must_use]
     pub fn answered_by(&self) -> Option<AnsweredBy> {
         self.answered_by
     }
 
-    /// The first address of the function that holds the address, where the symbol or unwind tables told it.
+    /// Returns the start of the containing function, if symbol or unwind tables state it.
     #[must_use]
     pub fn function_start(&self) -> Option<StatedAddress> {
         self.function_start
     }
 }
 
-/// The answers to many lookups, in the order of the lookups, each distinct one kept once.
+/// The answers to many lookups, in order; equal ones share storage.
 #[derive(Clone, Debug, Default)]
 pub struct Resolutions {
     pub(crate) distinct: Vec<Resolution>,
@@ -128,43 +130,43 @@ pub struct Resolutions {
 }
 
 impl Resolutions {
-    /// How many lookups were answered.
+    /// Returns the number of lookups.
     #[must_use]
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// True when nothing was asked.
+    /// Reports whether there were no lookups.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// The answer to the lookup of this index.
+    /// Returns the answer to the lookup at an index.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&Resolution> {
         self.distinct.get(self.distinct_index(index)?)
     }
 
-    /// The answers in the order of the lookups.
+    /// Iterates over the answers in the order of the lookups.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Resolution> {
         self.places.iter().map(|&place| &self.distinct[place as usize])
     }
 
-    /// Each distinct answer once. Who prints answers formats these, and then copies text.
+    /// Returns each distinct answer once, so that printers format each only once.
     #[must_use]
     pub fn distinct(&self) -> &[Resolution] {
         &self.distinct
     }
 
-    /// Where in [`distinct`](Self::distinct) the answer to the lookup of this index is.
+    /// Returns the position in [`distinct`](Self::distinct) of the answer to a lookup.
     #[must_use]
     pub fn distinct_index(&self, index: usize) -> Option<usize> {
         self.places.get(index).map(|&place| place as usize)
     }
 }
 
-/// Where a function or a variable is written in its source, and where it begins.
+/// The source position and start address of a function or variable.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Declaration {
@@ -172,92 +174,92 @@ pub struct Declaration {
     pub file: Option<Arc<str>>,
     /// Line in the source file, from 1.
     pub line: Option<u32>,
-    /// First address; not known of inlined calls whose code is in several pieces.
+    /// First address; unknown for inlined calls in several pieces.
     pub start: Option<StatedAddress>,
 }
 
-/// What symbol tables name at an address, be it code or data.
+/// A symbol at an address, of code or data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DataSymbol {
-    /// Its readable name.
+    /// Readable name.
     pub name: Arc<str>,
-    /// Its name as the linker knows it.
+    /// Linkage name.
     pub raw_name: Arc<str>,
-    /// Its size; 0 where the symbol table has none.
+    /// Size in bytes; 0 if the symbol table has none.
     pub size_bytes: u64,
-    /// Where it begins, and where a variable is declared. Of a local symbol without debug information: the source file
-    /// alone, without its directory.
+    /// Start and declaration. A local symbol without debug information has its source file only,
+    /// without the directory.
     pub declaration: Declaration,
 }
 
-/// Why an address has no name.
+/// Explains why an address has no name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unknown {
-    /// No file was found under the module's name, nor under its build id.
+    /// When no file was found under the module's path or build id.
     NoSuchFile {
-        /// The name that was searched for.
+        /// The path that was searched for.
         path: PathBuf,
     },
-    /// The file is there and cannot be read, or is not what it should be.
+    /// When the file cannot be read, or is not what it should be.
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         problem: Arc<str>,
     },
-    /// No build id was recorded for the module, so that its path was not opened
+    /// When no build id was recorded for the module, so that its path was not opened
     /// ([`only_checked_paths`](crate::SymbolizerOptions::only_checked_paths)).
     NotChecked {
         /// The path.
         path: PathBuf,
     },
-    /// The file that was found is of another build than the one that was recorded.
+    /// When the found file is of another build than the recorded one.
     DifferentBuild {
         /// The file.
         path: PathBuf,
-        /// What tells them apart.
+        /// The difference.
         difference: Difference,
     },
-    /// The file has neither debug information nor a symbol table, and no debug file was found for it.
+    /// When the file has no debug information and no symbols, and no debug file was found.
     NoDebugInfo,
-    /// The address is in no part of the module that holds code.
+    /// When the address is outside the module's code.
     AddressOutside,
-    /// The address is in the module's code, and nothing that is known of the module covers it.
+    /// When the address is in the module's code, but nothing covers it.
     NotCovered,
-    /// The debug information that should cover the address is broken.
+    /// When the debug information that should cover the address is broken.
     Broken {
-        /// What is wrong with it.
+        /// The cause.
         problem: Arc<str>,
     },
 }
 
-/// What tells a file from the one that was recorded.
+/// The difference between a file and the recorded one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Difference {
-    /// Their build ids; a found file may have none.
+    /// When the build ids differ, or the file has none.
     BuildId {
-        /// What was recorded.
+        /// The recorded build id.
         expected: BuildId,
-        /// What the file says.
+        /// The file's build id.
         found: Option<BuildId>,
     },
-    /// Their sizes.
+    /// When the sizes differ.
     Size {
-        /// What was recorded.
+        /// The recorded size.
         expected: u64,
-        /// What the file has.
+        /// The file's size.
         found: u64,
     },
-    /// When they were last written.
+    /// When the modification times differ.
     Modified,
-    /// The checksum that the program states of its debug file.
+    /// When the file's checksum differs from the one that the program states.
     Checksum {
-        /// What the program states.
+        /// The stated checksum.
         expected: u32,
-        /// What the file has.
+        /// The file's checksum.
         found: u32,
     },
 }

@@ -1,7 +1,7 @@
-//! What every kind of symbol file is inside: something that knows the frames of a stated address.
+//! The interface of every symbol source: from a stated address to frames.
 //!
-//! A source hands over names as they are stored; demangling, sharing of equal texts and the names of functions of which
-//! only the start is known are done once, in [`FrameSink`].
+//! Sources return names as stored. [`FrameSink`] demangles them, deduplicates texts, and names
+//! functions of which only the start is known.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -16,69 +16,69 @@ use crate::demangle::{demangle, scheme};
 use crate::index::Cache;
 use crate::{AnsweredBy, DataSymbol, Declaration, SourceFrame, Unknown};
 
-/// The source language of a name, where the file says it; decides how it is demangled.
+/// The source language of a name, if the file states it; selects the demangler.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) enum Language {
-    /// By the look of the name.
+    /// Detect the scheme from the name.
     #[default]
     Unknown,
     Rust,
     Cpp,
-    /// C, assembly and whatever else does not mangle.
+    /// C, assembly and other languages without mangling.
     Plain,
     Swift,
 }
 
-/// One frame as a source knows it.
+/// A frame as its source stores it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RawFrame<'a> {
-    /// The function's name as it is stored: mangled, where the language mangles.
+    /// The function's name as stored: mangled, in languages that mangle.
     pub(crate) name: Option<&'a str>,
     pub(crate) language: Language,
     pub(crate) file: Option<&'a str>,
     pub(crate) line: Option<u32>,
     pub(crate) column: Option<u32>,
     pub(crate) discriminator: Option<u32>,
-    /// True for all frames of an answer but the last.
+    /// True for all frames of an answer but the outermost.
     pub(crate) inlined: bool,
 }
 
-/// Where a text is stored. A place that was read once need not be read again to know its text: most frames of most
-/// answers are calls of the same few functions.
+/// The location of a stored text, used as a cache key: most frames of most answers are calls of the
+/// same few functions, and a location that was read once need not be read again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct TextPlace {
-    /// Which reader of which file; never given twice in a process. With it, what kind of place it is.
+pub(crate) struct TextKey {
+    /// Identifies engine and kind of location; unique in the process.
     pub(crate) reader: u64,
     pub(crate) at: u64,
 }
 
-/// Tables by [`TextPlace`]. The numbers come from files, and nobody must be able to choose such as fall together, so each
-/// table has a secret of its own.
-pub(crate) type ByPlace<T> = HashMap<TextPlace, T, Mixing>;
+/// A table keyed by [`TextKey`]. The keys come from files, so each table has a secret seed against
+/// chosen collisions.
+pub(crate) type TextTable<T> = HashMap<TextKey, T, SeededHash>;
 
-/// Makes the hashers of one table.
+/// Creates the hashers of one table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mixing(u64);
+pub(crate) struct SeededHash(u64);
 
-impl Default for Mixing {
+impl Default for SeededHash {
     fn default() -> Self {
         Self(RandomState::new().hash_one(0_u8))
     }
 }
 
-impl BuildHasher for Mixing {
-    type Hasher = Mixed;
+impl BuildHasher for SeededHash {
+    type Hasher = SeededHasher;
 
-    fn build_hasher(&self) -> Mixed {
-        Mixed(self.0)
+    fn build_hasher(&self) -> SeededHasher {
+        SeededHasher(self.0)
     }
 }
 
-/// Folds both halves of a product into the next state: some instructions for each number.
+/// Mixes both halves of a product into the next state: a few instructions per number.
 #[derive(Debug)]
-pub(crate) struct Mixed(u64);
+pub(crate) struct SeededHasher(u64);
 
-impl Hasher for Mixed {
+impl Hasher for SeededHasher {
     fn write(&mut self, bytes: &[u8]) {
         let mut words = bytes.chunks_exact(8);
         for word in &mut words {
@@ -91,7 +91,7 @@ impl Hasher for Mixed {
 
     #[inline]
     fn write_u64(&mut self, value: u64) {
-        // The fraction of the golden ratio: odd, and without a pattern.
+        // The fractional part of the golden ratio: odd, and without a pattern.
         const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
         let wide = u128::from(self.0 ^ value) * u128::from(MULTIPLIER);
         self.0 = (wide as u64) ^ (wide >> 64) as u64;
@@ -103,69 +103,71 @@ impl Hasher for Mixed {
     }
 }
 
-/// Where the symbols of one module come from.
+/// Answers queries for one module.
 pub(crate) trait SymbolSource: Send + Sync {
-    /// Pushes the frames of one address, as the file itself counts, innermost first. Pushes nothing when it fails.
+    /// Pushes the frames of a stated address, innermost first. Pushes nothing if it fails.
     fn frames_at(&self, address: StatedAddress, out: &mut FrameSink) -> Result<(), Unknown>;
 
-    /// Where the function of each frame of an address is declared; of all frames, or of none.
+    /// Returns the declaration of each frame's function: for all frames, or for none.
     fn declarations_at(&self, _address: StatedAddress) -> Vec<Declaration> {
         Vec::new()
     }
 
-    /// What symbol tables name at an address.
+    /// Returns the symbol at an address.
     fn data_at(&self, _address: StatedAddress) -> Option<DataSymbol> {
         None
     }
 
-    /// The stated address of the module's base: what a [`ModuleOffset`](cairn_format::ModuleOffset) is added to.
+    /// Returns the module's stated base, to which a [`ModuleOffset`](cairn_format::ModuleOffset) is
+    /// added.
     fn base(&self) -> StatedAddress {
         StatedAddress::new(0)
     }
 
-    /// Width of an address in this file.
+    /// Returns the width of an address in this file.
     fn word_size(&self) -> WordSize {
         WordSize::Bits64
     }
 
-    /// True when the answers are worth keeping on disk, and are not there yet.
+    /// Reports whether an index on disk is worthwhile and missing.
     fn wants_index(&self) -> bool {
         false
     }
 
-    /// True when the answers come from the index on disk.
+    /// Reports whether the answers come from the index on disk.
     fn has_index(&self) -> bool {
         false
     }
 
-    /// Writes all answers to disk; true when they are there now.
+    /// Writes all answers to disk; true if the index is complete.
     fn build_index(&self, _cache: &Cache, _cancelled: &AtomicBool) -> bool {
         false
     }
 
-    /// The files that answer, the one that was mapped first.
+    /// Returns the files that answer; the mapped file first.
     fn files(&self) -> Vec<PathBuf>;
 }
 
-/// True when a function's name may be only the last part of what the linker knows: GCC leaves the linker's name out for
-/// functions that it made out of others, and for those that no other file sees.
+/// Reports whether a name may be only the last part of the linkage name: GCC omits the linkage name
+/// of functions that it derives from others, and of functions with internal linkage.
 pub(crate) fn may_be_qualified(raw: &str, language: Language) -> bool {
     !matches!(language, Language::Plain | Language::Rust) && scheme(raw).is_none()
 }
 
-/// The linker's name of a function that covers an address and whose name is only `raw` in the debug information.
+/// Returns the linkage name of the function that covers an address, if `raw` is the last part of
+/// it.
 pub(crate) fn qualified<'a>(raw: &str, symbol: &'a str) -> Option<&'a str> {
     let symbol = without_cold(symbol);
     let readable = demangle(symbol, Language::Unknown)?;
     is_last_part(raw, &readable).then_some(symbol)
 }
 
-/// The part of a function that seldom runs lies elsewhere and has a symbol of its own. It is the same function.
+/// Strips the suffix of a function's rarely executed part, which has a symbol of its own.
 fn without_cold(symbol: &str) -> &str {
     symbol.strip_suffix(".cold").unwrap_or(symbol)
 }
 
-/// Template arguments are written in different ways, so the name in front of them must do.
+/// Compares names without their template arguments, which are written in different ways.
 fn is_last_part(raw: &str, readable: &str) -> bool {
     let bare = if raw.starts_with("operator") { raw } else { raw.split('<').next().unwrap_or(raw) };
     let ends_there = |at: usize| {
@@ -175,31 +177,31 @@ fn is_last_part(raw: &str, readable: &str) -> bool {
     !bare.is_empty() && readable.match_indices(bare).any(|(at, _)| ends_there(at))
 }
 
-/// Takes in the frames of one address after the other, and keeps every distinct text once.
+/// Collects the frames of one address after another, and deduplicates all texts.
 #[derive(Default)]
 pub(crate) struct FrameSink {
     frames: Vec<SourceFrame>,
-    /// Of the frame that was pushed last.
+    /// Language of the last pushed frame.
     language: Language,
     function_start: Option<StatedAddress>,
     answered_by: Option<AnsweredBy>,
-    /// By language: from each name as it is stored to the readable one.
-    names: [HashMap<Arc<str>, Arc<str>, Mixing>; LANGUAGES],
-    files: HashSet<Arc<str>, Mixing>,
-    name_places: ByPlace<Option<Name>>,
-    file_places: ByPlace<Option<Arc<str>>>,
+    /// By language: from each stored name to its readable form.
+    names: [HashMap<Arc<str>, Arc<str>, SeededHash>; LANGUAGES],
+    files: HashSet<Arc<str>, SeededHash>,
+    name_places: TextTable<Option<CachedName>>,
+    file_places: TextTable<Option<Arc<str>>>,
 }
 
-/// A name that is kept, as it is stored and as it is read.
+/// A deduplicated name, as stored and in readable form.
 #[derive(Clone)]
-pub(crate) struct Name {
+pub(crate) struct CachedName {
     raw: Arc<str>,
     readable: Arc<str>,
 }
 
 const LANGUAGES: usize = 5;
 
-/// Some ten to a hundred megabytes.
+/// Maximum cached texts; 128 Ki, which take ten to a hundred megabytes.
 const MAX_TEXTS: usize = 1 << 17;
 
 impl FrameSink {
@@ -210,21 +212,26 @@ impl FrameSink {
         self.push_kept(frame, name, file);
     }
 
-    /// Adds the next outer frame, of kept texts.
-    pub(crate) fn push_kept(&mut self, frame: RawFrame<'_>, name: Option<Name>, file: Option<Arc<str>>) {
+    /// Adds the next outer frame from deduplicated texts.
+    pub(crate) fn push_kept(
+        &mut self,
+        frame: RawFrame<'_>,
+        name: Option<CachedName>,
+        file: Option<Arc<str>>,
+    ) {
         let (function, raw_name) = name.map(|name| (name.readable, name.raw)).unzip();
         let RawFrame { line, column, discriminator, inlined, language, .. } = frame;
         self.language = language;
         self.frames.push(SourceFrame { function, raw_name, file, line, column, discriminator, inlined });
     }
 
-    /// The name that is stored at a place, if there is one; `read` reads it if it was not read before.
+    /// Returns the name stored at a location; calls `read` on the first use.
     pub(crate) fn name_at<'a, E>(
         &mut self,
-        place: Option<TextPlace>,
+        place: Option<TextKey>,
         language: Language,
         read: impl FnOnce() -> Result<Option<Cow<'a, str>>, E>,
-    ) -> Result<Option<Name>, E> {
+    ) -> Result<Option<CachedName>, E> {
         if let Some(known) = place.and_then(|place| self.name_places.get(&place)) {
             return Ok(known.clone());
         }
@@ -235,10 +242,10 @@ impl FrameSink {
         Ok(name)
     }
 
-    /// The file that is stored at a place, if there is one; `read` reads it if it was not read before.
+    /// Returns the file stored at a location; calls `read` on the first use.
     pub(crate) fn file_at<'a>(
         &mut self,
-        place: Option<TextPlace>,
+        place: Option<TextKey>,
         read: impl FnOnce() -> Option<&'a str>,
     ) -> Option<Arc<str>> {
         if let Some(known) = place.and_then(|place| self.file_places.get(&place)) {
@@ -251,17 +258,18 @@ impl FrameSink {
         file
     }
 
-    /// States where the function that holds the address begins. A frame without a name is called `module+0x…` by it.
+    /// Sets the start of the function that holds the address; a nameless frame becomes
+    /// `module+0x…`.
     pub(crate) fn set_function_start(&mut self, start: StatedAddress) {
         self.function_start = Some(start);
     }
 
-    /// Adds the frame of a function of which a symbol is all that is known.
+    /// Adds a frame from a symbol alone.
     pub(crate) fn push_symbol(&mut self, name: &str, file: Option<&str>) {
         self.push(RawFrame { name: Some(name), file, ..RawFrame::default() });
     }
 
-    /// Names the outermost frame, if it has no name yet; adds it, if there is none.
+    /// Names the outermost frame if it has no name; adds one if there is none.
     pub(crate) fn name_outermost(&mut self, name: &str, language: Language) {
         let name = self.name(name, language);
         if self.frames.is_empty() {
@@ -275,7 +283,7 @@ impl FrameSink {
         }
     }
 
-    /// Gives the outermost frame a name that no linker knows.
+    /// Gives the outermost frame a readable name without a linkage name.
     pub(crate) fn name_outermost_readable(&mut self, name: &str) {
         if self.frames.is_empty() {
             self.frames.push(SourceFrame::default());
@@ -285,28 +293,28 @@ impl FrameSink {
         }
     }
 
-    /// States which of a module's sources knows the present address.
+    /// Records which source of a module answered for the current address.
     pub(crate) fn set_answered_by(&mut self, source: AnsweredBy) {
         self.answered_by = Some(source);
     }
 
-    /// Which source that is, if it was stated; forgets it.
+    /// Takes the source that answered, if it was recorded.
     pub(crate) fn take_answered_by(&mut self) -> Option<AnsweredBy> {
         self.answered_by.take()
     }
 
-    /// Where the function that holds the present address begins, if that was stated.
+    /// Returns the start of the function that holds the current address, if it was set.
     pub(crate) fn function_start(&self) -> Option<StatedAddress> {
         self.function_start
     }
 
-    /// True when [`qualify_outermost`](Self::qualify_outermost) may change something.
+    /// Reports whether [`qualify_outermost`](Self::qualify_outermost) may change the name.
     pub(crate) fn wants_qualified_name(&self) -> bool {
         let raw = self.frames.last().and_then(|outermost| outermost.raw_name.as_deref());
         raw.is_some_and(|raw| may_be_qualified(raw, self.language))
     }
 
-    /// Gives the outermost frame the name of the symbol that covers the address, when its own is the last part of that.
+    /// Gives the outermost frame the symbol's name, if its own is the last part of that.
     pub(crate) fn qualify_outermost(&mut self, symbol: &str) {
         let Some(raw) = self.frames.last().and_then(|outermost| outermost.raw_name.clone()) else { return };
         let symbol = without_cold(symbol);
@@ -320,29 +328,29 @@ impl FrameSink {
         }
     }
 
-    /// The frames of the present address so far.
+    /// Returns the frames of the current address so far.
     pub(crate) fn frames(&self) -> &[SourceFrame] {
         &self.frames
     }
 
-    /// True when nothing was said of the present address.
+    /// Reports whether the current address has no facts yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty() && self.function_start.is_none()
     }
 
-    /// Forgets what was said of the present address.
+    /// Discards the facts of the current address.
     pub(crate) fn clear(&mut self) {
         self.frames.clear();
         self.function_start = None;
         self.answered_by = None;
     }
 
-    /// Hands over the frames of the present address and makes room for the next one.
+    /// Takes the frames of the current address, and prepares for the next one.
     pub(crate) fn take(&mut self) -> (Arc<[SourceFrame]>, Option<StatedAddress>) {
         (self.frames.drain(..).collect(), self.function_start.take())
     }
 
-    /// Forgets the texts when they have become many: a reader of a log may ask for days.
+    /// Evicts all cached texts above the limit: a log reader may run for days.
     pub(crate) fn tidy(&mut self) {
         if self.names.iter().map(HashMap::len).sum::<usize>() > MAX_TEXTS {
             self.names = Default::default();
@@ -358,15 +366,15 @@ impl FrameSink {
         }
     }
 
-    fn name(&mut self, raw: &str, language: Language) -> Name {
+    fn name(&mut self, raw: &str, language: Language) -> CachedName {
         let known = &mut self.names[language as usize];
         if let Some((raw, readable)) = known.get_key_value(raw) {
-            return Name { raw: Arc::clone(raw), readable: Arc::clone(readable) };
+            return CachedName { raw: Arc::clone(raw), readable: Arc::clone(readable) };
         }
         let shared: Arc<str> = raw.into();
         let readable = demangle(raw, language).map_or_else(|| Arc::clone(&shared), Arc::from);
         known.insert(Arc::clone(&shared), Arc::clone(&readable));
-        Name { raw: shared, readable }
+        CachedName { raw: shared, readable }
     }
 
     fn file(&mut self, file: &str) -> Arc<str> {

@@ -1,4 +1,5 @@
-//! Many modules, many addresses: each file is opened once and late, each distinct address is looked up once.
+//! Names addresses in many modules: opens each file once, on demand, and looks up each address
+//! once.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cairn_format::{StatedAddress, WordSize};
 
-use crate::indexer::Indexer;
+use crate::index::Indexer;
 use crate::mapped_file::FileBytes;
 use crate::open::{Opened, cache, open_bytes, open_file, open_module};
 use crate::source::{FrameSink, SymbolSource};
@@ -16,16 +17,16 @@ use crate::{
     SymbolizerOptions, Unknown,
 };
 
-/// Names addresses of a set of modules.
+/// Names addresses in a set of modules.
 ///
-/// A module's file is opened at the first question to it. [`resolve_many`](Self::resolve_many) is the fast way;
-/// [`resolve`](Self::resolve) answers one after the other as they come.
+/// A module's file is opened at its first query. [`resolve_many`](Self::resolve_many) is the fast
+/// path; [`resolve`](Self::resolve) answers single queries.
 ///
 /// # Memory
 ///
-/// Files are mapped, so their pages are the kernel's to drop. What was read of one module's debug information is kept up to
-/// 512 MiB and read anew beyond that; compressed sections are inflated into memory while the module is open. Modules stay
-/// open as long as the symbolizer.
+/// Files are mapped, so the kernel can evict their pages. Up to 512 MiB of parsed debug information
+/// is cached per module, and parsed again beyond that. Compressed sections are inflated into
+/// memory. Modules stay open as long as the symbolizer lives.
 ///
 /// ```no_run
 /// use cairn_format::StatedAddress;
@@ -41,7 +42,7 @@ use crate::{
 pub struct Symbolizer {
     options: SymbolizerOptions,
     modules: Vec<Module>,
-    /// The texts of earlier answers; each thread that answers takes one and gives it back.
+    /// Caches of earlier answers; each answering thread borrows one.
     sinks: Mutex<Vec<FrameSink>>,
     indexer: Option<Indexer>,
 }
@@ -49,7 +50,7 @@ pub struct Symbolizer {
 struct Module {
     info: ModuleInfo,
     opened: OnceLock<Opened>,
-    /// True when its index was asked for, or is not wanted.
+    /// True once its index was requested, or is not wanted.
     index_settled: AtomicBool,
 }
 
@@ -66,14 +67,14 @@ impl fmt::Debug for Symbolizer {
 }
 
 impl Symbolizer {
-    /// A symbolizer without modules.
+    /// Creates a symbolizer without modules.
     #[must_use]
     pub fn new(options: SymbolizerOptions) -> Self {
         let indexer = cache(&options).map(Indexer::new);
         Self { options, modules: Vec::new(), sinks: Mutex::default(), indexer }
     }
 
-    /// Adds a module that a recording tells of. Whether anything is known of it shows in its answers and in its report.
+    /// Adds a recorded module. The search for its files shows in its answers and its report.
     ///
     /// # Panics
     ///
@@ -82,22 +83,22 @@ impl Symbolizer {
         self.add(Module::new(info, OnceLock::new()))
     }
 
-    /// Adds a file that is here, by its path as it stands, and opens it.
+    /// Adds a file by its path, and opens it.
     ///
     /// # Errors
     ///
-    /// [`Error::Open`] when it cannot be read, or is of no kind that is known here.
+    /// [`Error::Open`] if it cannot be read, or is of an unknown kind.
     pub fn add_file(&mut self, path: impl Into<PathBuf>) -> Result<ModuleId, Error> {
         let info = ModuleInfo::new(path);
         let opened = open_file(&info.path, &self.options)?;
         Ok(self.add(Module::new(info, OnceLock::from(opened))))
     }
 
-    /// Adds a module whose file is in memory, as the vdso is in a core file.
+    /// Adds a module whose file is in memory, as the vdso in a core file.
     ///
     /// # Errors
     ///
-    /// [`Error::Open`] when the bytes are of no kind that is known here.
+    /// [`Error::Open`] if the bytes are of an unknown kind.
     pub fn add_image(&mut self, info: ModuleInfo, bytes: Vec<u8>) -> Result<ModuleId, Error> {
         let mut report = ModuleReport::default();
         let bytes = FileBytes::Owned(bytes);
@@ -106,7 +107,7 @@ impl Symbolizer {
         Ok(self.add_source(info, source))
     }
 
-    /// Adds a module whose symbols are at hand.
+    /// Adds a module with an open source.
     pub(crate) fn add_source(&mut self, info: ModuleInfo, source: Arc<dyn SymbolSource>) -> ModuleId {
         self.add(Module::new(info, OnceLock::from(Opened::ready(source))))
     }
@@ -117,11 +118,11 @@ impl Symbolizer {
         ModuleId(id)
     }
 
-    /// What is known of the address, now.
+    /// Resolves one address.
     ///
     /// # Panics
     ///
-    /// When the module is of another symbolizer that has more of them.
+    /// If the module belongs to another symbolizer with more modules.
     #[must_use]
     pub fn resolve(&self, module: ModuleId, lookup: Lookup) -> Resolution {
         let mut sink = self.take_sink();
@@ -131,10 +132,10 @@ impl Symbolizer {
         resolution
     }
 
-    /// Where the function of each frame of an answer is declared and begins, innermost first. Empty when that is not known
-    /// of this kind of file.
+    /// Finds the declaration and start of each frame's function, innermost first.
     ///
-    /// It is read from the debug information itself, also where there is an index: no index holds it.
+    /// Empty if the kind of file has no declarations. They are read from the debug information even
+    /// if there is an index, because indexes do not store them.
     ///
     /// ```no_run
     /// # use cairn_format::StatedAddress;
@@ -149,14 +150,14 @@ impl Symbolizer {
     ///
     /// # Panics
     ///
-    /// When the module is of another symbolizer that has more of them.
+    /// If the module belongs to another symbolizer with more modules.
     #[must_use]
     pub fn declarations(&self, module: ModuleId, lookup: Lookup) -> Vec<Declaration> {
         let Ok(source) = &self.opened(module).source else { return Vec::new() };
         lookup.stated_address(source.base()).map_or_else(Vec::new, |address| source.declarations_at(address))
     }
 
-    /// What the symbol tables of an ELF file name at an address, be it code or data; of other files nothing.
+    /// Finds the symbol at an address of an ELF file, of code or data; `None` for other files.
     ///
     /// ```no_run
     /// # use cairn_format::StatedAddress;
@@ -171,18 +172,19 @@ impl Symbolizer {
     ///
     /// # Panics
     ///
-    /// When the module is of another symbolizer that has more of them.
+    /// If the module belongs to another symbolizer with more modules.
     #[must_use]
     pub fn data_symbol(&self, module: ModuleId, lookup: Lookup) -> Option<DataSymbol> {
         let source = self.opened(module).source.as_ref().ok()?;
         source.data_at(lookup.stated_address(source.base())?)
     }
 
-    /// What is known of many addresses: sorted, each distinct one looked up once, on as many threads as the options say.
+    /// Resolves many addresses: sorts them, and looks up each distinct one once, on several
+    /// threads.
     ///
     /// # Panics
     ///
-    /// When a module is of another symbolizer that has more of them, or for four billion lookups.
+    /// If a module belongs to another symbolizer with more modules, or for four billion lookups.
     #[must_use]
     pub fn resolve_many(&self, lookups: &[(ModuleId, Lookup)]) -> Resolutions {
         let count = u32::try_from(lookups.len()).expect("fewer lookups than 4 billion");
@@ -203,11 +205,13 @@ impl Symbolizer {
         Resolutions { distinct: answers, places }
     }
 
-    /// Builds the index of a module now, if it is worth one; true when the index is on disk afterwards. Opens the module.
+    /// Builds the index of a module now, if it is worthwhile; true if it is on disk afterwards.
+    ///
+    /// Opens the module.
     ///
     /// # Panics
     ///
-    /// When the module is of another symbolizer that has more of them.
+    /// If the module belongs to another symbolizer with more modules.
     #[must_use]
     pub fn build_index(&self, module: ModuleId) -> bool {
         let Ok(source) = &self.opened(module).source else { return false };
@@ -216,14 +220,15 @@ impl Symbolizer {
         source.has_index() || source.wants_index() && indexer.build_now(&**source)
     }
 
-    /// Waits for the indexes that are being built in the background. Without this, those that are not done when the
-    /// symbolizer goes away are given up.
+    /// Waits for background builds of indexes. Dropping the symbolizer cancels unfinished ones.
     pub fn wait_for_indexes(&self) {
         self.indexer.iter().for_each(Indexer::wait);
     }
 
-    /// The programs of those modules that were answered from their files, and would be answered faster from an index.
-    /// [`build_index`](Self::build_index), with the same options and [`add_file`](Self::add_file), makes it.
+    /// Returns the programs that an index would speed up.
+    ///
+    /// [`build_index`](Self::build_index), with the same options and [`add_file`](Self::add_file),
+    /// builds it.
     #[must_use]
     pub fn without_index(&self) -> Vec<PathBuf> {
         let opened = self.modules.iter().filter_map(|module| module.opened.get()?.source.as_ref().ok());
@@ -235,7 +240,7 @@ impl Symbolizer {
         programs
     }
 
-    /// Has the index of a module built in the background, once, after its first answer.
+    /// Requests a background build of a module's index, once, after its first answer.
     fn want_index(&self, module: ModuleId) {
         let Some(indexer) = self.indexer.as_ref().filter(|_| self.options.indexes_in_background) else {
             return;
@@ -251,8 +256,8 @@ impl Symbolizer {
         }
     }
 
-    /// Answers sorted lookups. Neighbours are answered by one thread, as they are mostly in one unit of the debug
-    /// information; the pieces are small enough that the threads end together.
+    /// Answers sorted lookups. Neighbouring addresses go to one thread, because they are mostly in
+    /// one unit; the pieces are small enough for the threads to finish together.
     fn resolve_distinct(&self, lookups: &[(ModuleId, Lookup)]) -> Vec<Resolution> {
         let threads = self.options.threads.min(lookups.len() / WORTH_A_THREAD);
         if threads <= 1 {
@@ -287,21 +292,22 @@ impl Symbolizer {
         answers.into_iter().flat_map(|piece| piece.into_inner().unwrap_or_default()).collect()
     }
 
-    /// Which files answer for the module, which were refused, and why nothing answers when nothing does. Opens it.
+    /// Reports which files answer for a module, which were refused, and why none does. Opens the
+    /// module.
     ///
     /// # Panics
     ///
-    /// When the module is of another symbolizer that has more of them.
+    /// If the module belongs to another symbolizer with more modules.
     #[must_use]
     pub fn module_report(&self, module: ModuleId) -> ModuleReport {
         self.opened(module).report.clone()
     }
 
-    /// Width of an address in the module; 64 bits when nothing is known of it. Opens it.
+    /// Returns the width of an address in the module; 64 bits if unknown. Opens the module.
     ///
     /// # Panics
     ///
-    /// When the module is of another symbolizer that has more of them.
+    /// If the module belongs to another symbolizer with more modules.
     #[must_use]
     pub fn word_size(&self, module: ModuleId) -> WordSize {
         self.opened(module).source.as_ref().map_or(WordSize::Bits64, |source| source.word_size())
@@ -335,7 +341,7 @@ impl Symbolizer {
         Resolution::known(frames, start, answered_by)
     }
 
-    /// What a function is called of which only the start is known.
+    /// Names a function of which only the start is known.
     fn name_of_start(&self, module: ModuleId, start: StatedAddress, base: StatedAddress) -> String {
         let path = &self.modules[module.index()].info.path;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
@@ -352,8 +358,9 @@ impl Symbolizer {
     }
 }
 
-/// Starting a thread, and the names that it cannot share, cost as much as answering this many lookups.
+/// Minimum lookups per thread; 128, whose answers cost as much as starting a thread with empty
+/// caches.
 const WORTH_A_THREAD: usize = 128;
 
-/// Units differ in size; so many pieces even that out.
+/// Pieces of work per thread; 16, to balance units of different size.
 const PIECES_PER_THREAD: usize = 16;

@@ -1,4 +1,5 @@
-//! The same lines as binutils' `addr2line` (which is where the linker is), all over this test's own program.
+//! Compares lines with binutils' `addr2line`, installed with every linker, across this test
+//! program.
 
 use std::io::Write;
 use std::path::{Component, Path};
@@ -44,7 +45,7 @@ fn lines_agree_with_addr2line() {
     assert!(differences.is_empty(), "{} of {}: {differences:#?}", differences.len(), addresses.len());
 }
 
-/// A path without `.` and with `..` worked off.
+/// Normalizes `.` and `..` in a path.
 fn plain(path: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
     for part in Path::new(path).components() {
@@ -57,8 +58,9 @@ fn plain(path: &str) -> String {
     parts.join("/")
 }
 
-/// Every function of the C library here and, with `cargo xtask symbols-agreement`, of the files and by the peers that it
-/// names: where it begins, and half way through. Each class of difference is one of those in docs/symbolize.md.
+/// Covers every function of the local C library and, with `cargo xtask symbols-agreement`, of the
+/// files and with the peers that it names: at the start, and halfway. docs/book/reference/symbolize.md explains
+/// each class.
 #[test]
 fn functions_of_libraries_agree_with_other_symbolizers() {
     let files = std::env::var("CAIRN_AGREEMENT_FILES").unwrap_or_else(|_| loaded_c_library());
@@ -86,8 +88,9 @@ fn loaded_c_library() -> String {
         .expect("a C library")
 }
 
-/// Asks both for all functions of a file, prints how many differ in which way, and returns what has no class.
-#[expect(clippy::print_stdout, reason = "the counts are what the long run is for")]
+/// Queries both for all functions of a file, prints the differences by class, returns those without
+/// one.
+#[expect(clippy::print_stdout, reason = "the long run reports counts")]
 fn compare(file: &Path, peer: &str) -> Vec<String> {
     let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
     let module = symbolizer.add_file(file).unwrap();
@@ -95,12 +98,12 @@ fn compare(file: &Path, peer: &str) -> Vec<String> {
     let addresses: Vec<u64> = functions.addresses();
     assert!(addresses.len() > 1000, "{}: {} addresses", file.display(), addresses.len());
     let is_gdb = peer == "gdb";
-    // gdb takes a hundred times longer than the others.
+    // gdb takes a hundred times as long as the others.
     let every = if is_gdb { addresses.len().div_ceil(GDB_ADDRESSES) } else { 1 };
     let addresses: Vec<u64> = addresses.into_iter().step_by(every).collect();
     let theirs =
         if is_gdb { ask_gdb(file, &addresses) } else { ask(peer, peer.contains("llvm"), file, &addresses) };
-    // Where gdb has another line, addr2line decides.
+    // If gdb has another line, addr2line decides.
     let others = if is_gdb { ask("addr2line", false, file, &addresses) } else { Vec::new() };
     assert_eq!(theirs.len(), addresses.len(), "{peer}");
     let lookups: Vec<_> =
@@ -112,7 +115,8 @@ fn compare(file: &Path, peer: &str) -> Vec<String> {
         addresses.iter().zip(&theirs).zip(answers.iter()).enumerate()
     {
         let frames = answer.frames();
-        // Neither addr2line nor llvm-symbolizer tells of the calls around when it is not asked; gdb names the function around.
+        // addr2line and llvm-symbolizer omit outer calls unless asked; gdb names the containing
+        // function.
         let named = if is_gdb { frames.last() } else { frames.first() };
         let own_name = named.and_then(|frame| frame.raw_name.as_deref()).unwrap_or("??");
         let innermost = frames.first();
@@ -156,16 +160,16 @@ fn class_of_names(ours: &str, theirs: &str, functions: &Functions, address: u64)
     let (ours, theirs) = (bare(ours), bare(theirs));
     match () {
         () if ours == theirs => Some("same"),
-        // The start of a function is all that is known: no symbol, but an entry for unwinding.
+        // Only the function's start is known, from the unwind table.
         () if ours == "??" && !functions.covers(&theirs, address) => Some("behind the end of a function"),
         () if functions.share_address(&ours, &theirs) => Some("one of several names at one address"),
         () if ours.contains(&theirs) || theirs.contains(&ours) => Some("the linker's name"),
-        // The same, where the debug information lacks the suffix that the linker's name has.
+        // The same, if the debug information lacks the suffix of the linkage name.
         () if functions.covers(&theirs, address) && functions.covers_with_suffix(&ours, address) => {
             Some("one of several names at one address")
         }
         () if functions.covers(&ours, address) && !functions.covers(&theirs, address) => Some("a label"),
-        // The symbol tables have one name for code that the debug information has under another.
+        // Symbol tables and debug information have different names for this code.
         () if functions.covers(&theirs, address) && !functions.ranges.contains_key(&ours) => {
             Some("functions that were merged")
         }
@@ -191,10 +195,10 @@ fn class_of_places((file, line): (&str, u32), theirs: &str) -> Option<&'static s
     }
 }
 
-/// As many as gdb answers in some seconds.
+/// Maximum addresses for gdb, which takes some seconds for them.
 const GDB_ADDRESSES: usize = 500;
 
-/// Asks gdb, without running anything: the symbol around each address, and its line.
+/// Queries gdb, without running a program: the symbol at each address, and its line.
 fn ask_gdb(file: &Path, addresses: &[u64]) -> Vec<(String, String)> {
     let script = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("gdb-{}", std::process::id()));
     let mut text = "set print demangle off\nset print asm-demangle off\n".to_owned();
@@ -212,7 +216,8 @@ fn ask_gdb(file: &Path, addresses: &[u64]) -> Vec<(String, String)> {
         // `name + 4 in section .text`, or `No symbol matches 0x12.`
         let symbol = answer.lines().next().and_then(|line| line.split_once(" in section "));
         let name = symbol.map_or("??", |(name, _)| name.split(" + ").next().unwrap_or(name));
-        // `Line 4 of "a.c" starts at address …`, or `Line 4 of "a.c" is at address … but contains no code.`
+        // `Line 4 of "a.c" starts at address …`, or `Line 4 of "a.c" is at address … but contains
+        // no code.`
         let place = answer.lines().find_map(|line| line.strip_prefix("Line ")?.split_once(" of \""));
         let place = place.and_then(|(line, rest)| Some(format!("{}:{line}", rest.split_once('"')?.0)));
         (name.to_owned(), place.unwrap_or_else(|| "??:0".to_owned()))
@@ -220,7 +225,8 @@ fn ask_gdb(file: &Path, addresses: &[u64]) -> Vec<(String, String)> {
     answers.collect()
 }
 
-/// Asks a symbolizer that reads addresses from standard input, and prints two lines for each: a name, and a place.
+/// Queries a symbolizer that reads addresses from standard input and prints name and position
+/// lines.
 fn ask(peer: &str, is_llvm: bool, file: &Path, addresses: &[u64]) -> Vec<(String, String)> {
     let mut command = Command::new(peer);
     match is_llvm {
@@ -239,7 +245,7 @@ fn ask(peer: &str, is_llvm: bool, file: &Path, addresses: &[u64]) -> Vec<(String
     lines.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect()
 }
 
-/// The functions that the symbol tables of a file name.
+/// The functions in the symbol tables of a file.
 struct Functions {
     ranges: std::collections::HashMap<String, Vec<(u64, u64)>>,
 }
@@ -261,7 +267,7 @@ impl Functions {
         Self { ranges }
     }
 
-    /// Where each begins, and half way through.
+    /// Returns the start and the middle of each function.
     fn addresses(&self) -> Vec<u64> {
         let all = self.ranges.values().flatten();
         let mut all: Vec<u64> = all.flat_map(|&(start, size)| [start, start + size / 2]).collect();

@@ -1,8 +1,9 @@
-//! Debug files from a server of a few lines on this machine. Each test runs itself again in a child process, because the environment is the configuration.
+//! Fetches debug files from a minimal local server. Each test runs itself again in a child process,
+//! because the environment is the configuration.
 
 #![cfg(feature = "debuginfod")]
-#![allow(clippy::print_stdout, reason = "the child tells the parent what it found")]
-#![allow(clippy::print_stderr, reason = "who runs the tests is told what was not compared")]
+#![allow(clippy::print_stdout, reason = "the child reports to its parent")]
+#![allow(clippy::print_stderr, reason = "reports skipped comparisons")]
 
 use std::fs;
 use std::io::{Read, Write};
@@ -24,7 +25,7 @@ fn debug_file() -> PathBuf {
     fs::read_dir(first).unwrap().next().unwrap().unwrap().path()
 }
 
-/// What the child does: prints where the first byte of the stripped program's code is.
+/// Runs in the child: prints the position of the stripped program's first code byte.
 #[test]
 fn child() {
     let Some(how) = std::env::var_os("CAIRN_TEST_CHILD") else { return };
@@ -57,7 +58,7 @@ fn scratch(name: &str) -> PathBuf {
     directory
 }
 
-/// Answers `requests` requests with `body`, or never when there is none; sends what was asked for.
+/// Answers `requests` requests with `body`, or never if there is none; sends the requested paths.
 fn serve(body: Option<Vec<u8>>, requests: usize) -> (String, std::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -93,29 +94,29 @@ const WITHOUT: &str = "answer: 1 frames: stripped+0x144";
 const WITH: &str = "answer: 2 frames: outer at /fixture/inlined.c:15";
 
 #[test]
-fn nobody_is_asked_unless_the_environment_says_so() {
+fn debuginfod_is_off_without_environment() {
     assert!(run_child(None, &scratch("off")).ends_with(WITHOUT));
 }
 
 #[test]
-fn what_was_fetched_is_kept() {
+fn debuginfod_caches_downloads() {
     let cache = scratch("kept");
     let (url, asked) = serve(Some(fs::read(debug_file()).unwrap()), 1);
     assert!(run_child(Some(&url), &cache).ends_with(WITH));
     let request = asked.recv().unwrap();
     assert!(request.starts_with("GET /buildid/") && request.contains("/debuginfo "), "{request}");
-    // Nobody listens there.
+    // No server listens there.
     assert!(run_child(Some("http://127.0.0.1:9"), &cache).ends_with(WITH));
 }
 
 #[test]
-fn a_file_of_another_build_is_not_used() {
+fn debuginfod_file_of_another_build_is_refused() {
     let (url, _asked) = serve(Some(fs::read(fixtures().join("bin/dwarf4")).unwrap()), 1);
     assert!(run_child(Some(&url), &scratch("other")).ends_with(WITHOUT));
 }
 
 #[test]
-fn a_silent_server_is_not_waited_for() {
+fn debuginfod_times_out_on_a_silent_server() {
     let (url, _asked) = serve(None, 1);
     let start = Instant::now();
     assert!(run_child(Some(&url), &scratch("silent")).ends_with(WITHOUT));
@@ -124,14 +125,14 @@ fn a_silent_server_is_not_waited_for() {
 
 /// The server of Debian's package `debuginfod`, which indexes the fixtures itself.
 #[test]
-fn the_real_server_is_understood() {
+fn debuginfod_works_with_the_real_server() {
     let database = scratch("server");
     fs::create_dir_all(&database).unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut server = Command::new("debuginfod");
     server.args(["--port", &port.to_string(), "--database"]).arg(database.join("index.sqlite"));
     server.arg("-F").arg(fixtures().join("debug"));
-    // It would ask others in turn.
+    // It would query other servers.
     server.env_remove("DEBUGINFOD_URLS").stdout(Stdio::null()).stderr(Stdio::null());
     let _running = match server.spawn() {
         Ok(child) => Running(child),
@@ -143,7 +144,8 @@ fn the_real_server_is_understood() {
         }
     };
     let url = format!("http://127.0.0.1:{port}");
-    // Until it has looked through the directory, it has no file, and a process that was told so does not ask again.
+    // Until its scan is complete it lacks files, and a process that got this answer does not ask
+    // again.
     let start = Instant::now();
     let mut last = String::new();
     for attempt in 0.. {
@@ -156,7 +158,7 @@ fn the_real_server_is_understood() {
     }
 }
 
-/// Ends the server when the test ends, however that is.
+/// Stops the server at the end of the test, in every case.
 struct Running(Child);
 
 impl Drop for Running {
@@ -167,7 +169,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn nobody_is_asked_when_the_options_say_so() {
+fn debuginfod_is_off_by_option() {
     let (url, asked) = serve(Some(fs::read(debug_file()).unwrap()), 1);
     assert!(run_child_with(Some(&url), &scratch("switched-off"), "without").ends_with(WITHOUT));
     assert!(asked.try_recv().is_err());

@@ -1,6 +1,6 @@
-//! Small programs of every kind of debug information, each byte of their code looked up.
+//! Looks up each byte of code in small programs with every kind of debug information.
 //!
-//! The expected answers are in `fixtures/symbols/expected`; `CAIRN_UPDATE_GOLDENS=1` writes them anew.
+//! The expected answers are in `fixtures/symbols/expected`; `CAIRN_UPDATE_GOLDENS=1` rewrites them.
 
 use std::fmt::Write;
 use std::fs;
@@ -15,7 +15,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/symbols").canonicalize().unwrap()
 }
 
-/// All answers of a module, as runs of addresses: these programs are smaller than two pages.
+/// Returns all answers of a module, by ranges of addresses: these programs fit into two pages.
 fn all_answers(symbolizer: &Symbolizer, module: ModuleId) -> String {
     let lookups: Vec<(ModuleId, Lookup)> =
         (0..0x2000).map(|offset| (module, Lookup::program_counter(ModuleOffset::new(offset)))).collect();
@@ -49,7 +49,7 @@ fn check(name: &str, options: SymbolizerOptions, golden: &str) {
     let expected = fs::read_to_string(&golden).unwrap();
     assert!(
         found == expected,
-        "{name}: answers differ from {}; CAIRN_UPDATE_GOLDENS=1 writes them anew\n{found}",
+        "{name}: answers differ from {}; CAIRN_UPDATE_GOLDENS=1 rewrites them\n{found}",
         golden.display()
     );
 }
@@ -67,19 +67,19 @@ fn dwarf_5_plain_and_compressed_answer_the_same() {
 }
 
 #[test]
-fn split_files_beside_the_program_are_found() {
+fn split_files_are_found_beside_the_program() {
     check("split4", SymbolizerOptions::new(), "split4.txt");
     check("split5", SymbolizerOptions::new(), "split5.txt");
 }
 
 #[test]
-fn packages_of_split_files_are_read() {
+fn split_packages_are_read() {
     check("packaged/split4", SymbolizerOptions::new(), "split4.txt");
     check("packaged/split-clang", SymbolizerOptions::new(), "split-clang.txt");
 }
 
 #[test]
-fn without_its_split_file_a_program_has_lines_and_symbols() {
+fn missing_split_file_leaves_lines_and_symbols() {
     let directory = scratch("no-split");
     let program = directory.join("split5");
     fs::copy(fixtures().join("bin/split5"), &program).unwrap();
@@ -91,34 +91,34 @@ fn without_its_split_file_a_program_has_lines_and_symbols() {
 }
 
 #[test]
-fn what_dwz_cut_out_is_found_beside_the_program() {
+fn dwz_supplement_is_found_beside_the_program() {
     check("dwz-a", SymbolizerOptions::new(), "dwarf4.txt");
     check("dwz-b", SymbolizerOptions::new(), "dwarf4.txt");
 }
 
 #[test]
-fn a_debug_file_is_found_by_build_id() {
+fn debug_file_is_found_by_build_id() {
     check("stripped", SymbolizerOptions::new().debug_dir(fixtures().join("debug")), "dwarf5.txt");
 }
 
 #[test]
-fn a_stripped_program_knows_where_functions_begin() {
+fn stripped_program_has_function_starts() {
     check("stripped", SymbolizerOptions::new(), "stripped.txt");
 }
 
 #[test]
-fn a_debug_file_is_found_by_its_link() {
+fn debug_file_is_found_by_debug_link() {
     check("linked/program", SymbolizerOptions::new(), "linked.txt");
 }
 
 #[test]
-fn symbols_alone_and_packed_symbols() {
+fn symbol_tables_answer_plain_and_packed() {
     check("symbols", SymbolizerOptions::new(), "symbols.txt");
     check("mini", SymbolizerOptions::new(), "symbols.txt");
 }
 
 #[test]
-fn another_build_under_the_linked_name_is_reported_and_not_used() {
+fn debug_link_to_another_build_is_refused() {
     let path = fixtures().join("bin/other-link/program");
     let ask = |allow| {
         let mut symbolizer = Symbolizer::new(SymbolizerOptions::new().allow_mismatch(allow));
@@ -141,13 +141,13 @@ fn another_build_under_the_linked_name_is_reported_and_not_used() {
 
 fn build_id(name: &str) -> BuildId {
     let bytes = fs::read(fixtures().join("bin").join(name)).unwrap();
-    // Behind the kind and the name of the only note.
+    // After the kind and name of the only note.
     let at = bytes.windows(8).position(|window| window == b"\x03\0\0\0GNU\0").unwrap() + 8;
     BuildId::new(&bytes[at..at + 20])
 }
 
 #[test]
-fn a_recorded_module_is_used_when_it_is_the_recorded_build() {
+fn recorded_module_must_be_the_same_build() {
     let path = fixtures().join("bin/dwarf5");
     let ask = |info: ModuleInfo, options: SymbolizerOptions| {
         let mut symbolizer = Symbolizer::new(options);
@@ -190,7 +190,7 @@ fn a_recorded_module_is_used_when_it_is_the_recorded_build() {
 }
 
 #[test]
-fn a_debug_file_answers_for_a_program_that_is_gone() {
+fn debug_file_answers_for_a_deleted_program() {
     let options = SymbolizerOptions::new().debug_dir(fixtures().join("debug"));
     let mut symbolizer = Symbolizer::new(options);
     let gone = ModuleInfo::new("/gone/stripped").with_build_id(build_id("stripped"));
@@ -203,7 +203,7 @@ fn a_debug_file_answers_for_a_program_that_is_gone() {
 }
 
 #[test]
-fn paths_are_mapped_and_sysroots_are_not_left() {
+fn sysroot_confines_mapped_paths() {
     let directory = scratch("sysroot");
     let root = directory.join("root");
     fs::create_dir_all(root.join("usr/bin")).unwrap();
@@ -245,7 +245,7 @@ fn only_regular_files_are_opened() {
 }
 
 #[test]
-fn a_return_address_is_looked_up_one_byte_before() {
+fn return_address_is_looked_up_one_byte_before() {
     let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
     let module = symbolizer.add_file(fixtures().join("bin/dwarf5")).unwrap();
     for offset in 0x1..0x400 {
@@ -260,7 +260,7 @@ fn a_return_address_is_looked_up_one_byte_before() {
 }
 
 #[test]
-fn an_image_in_memory_answers_as_its_file() {
+fn image_in_memory_answers_like_its_file() {
     let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
     let bytes = fs::read(fixtures().join("bin/dwarf5")).unwrap();
     let module = symbolizer.add_image(ModuleInfo::new("[vdso]"), bytes).unwrap();
@@ -268,7 +268,7 @@ fn an_image_in_memory_answers_as_its_file() {
     assert_eq!(all_answers(&symbolizer, module), golden);
 }
 
-/// An empty directory of this test's own.
+/// Creates an empty directory for this test.
 fn scratch(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("symbols-{name}"));
     let _ = fs::remove_dir_all(&directory);
@@ -278,7 +278,7 @@ fn scratch(name: &str) -> PathBuf {
 
 // Failed with: the recorded path was opened, and its symbols were taken.
 #[test]
-fn paths_without_a_build_id_are_opened_where_the_user_says_so() {
+fn unchecked_paths_are_opened_only_if_allowed() {
     let program = fixtures().join("bin/dwarf5");
     let missing = |options: SymbolizerOptions, info: ModuleInfo| {
         let mut symbolizer = Symbolizer::new(options.only_checked_paths(true));
@@ -293,7 +293,7 @@ fn paths_without_a_build_id_are_opened_where_the_user_says_so() {
     assert_eq!(missing(SymbolizerOptions::new().allow_mismatch(true), unchecked()), None);
     assert_eq!(missing(SymbolizerOptions::new().symbol_dir(program.parent().unwrap()), unchecked()), None);
     assert_eq!(missing(SymbolizerOptions::new().sysroot("/"), unchecked()), None);
-    // A build id is compared: the right one opens the file, another one does not.
+    // The build id is compared: the right one opens the file, a wrong one does not.
     let wrong = unchecked().with_build_id(BuildId::new(&[1; 20]));
     assert!(matches!(missing(SymbolizerOptions::new(), wrong), Some(Unknown::DifferentBuild { .. })));
 }

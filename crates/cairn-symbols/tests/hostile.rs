@@ -1,5 +1,4 @@
-//! Debug information that was made to hurt: each ends in an answer within seconds. The files are put together byte by
-//! byte here.
+//! Hostile debug information, assembled byte by byte: each file ends in an answer within seconds.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +9,7 @@ use cairn_symbols::{Lookup, Resolution, Symbolizer, SymbolizerOptions, Unknown};
 
 const CODE: u64 = 0x1000;
 
-/// A 64-bit ELF file with one executable segment and these sections.
+/// Builds a 64-bit ELF file with one executable segment and these sections.
 fn elf(sections: &[(&str, u64, &[u8])]) -> Vec<u8> {
     let mut names = vec![0_u8];
     let mut bytes = vec![0_u8; 64 + 56];
@@ -23,7 +22,7 @@ fn elf(sections: &[(&str, u64, &[u8])]) -> Vec<u8> {
             for field in [flags, 0, bytes.len() as u64, data.len() as u64, 0, 1, 0] {
                 header.extend(field.to_le_bytes());
             }
-            // Link and info are 32 bits each, in the place of one field.
+            // Link and info are 32 bits each, in one field here.
             names.extend(name.as_bytes());
             names.push(0);
             bytes.extend(data);
@@ -78,7 +77,7 @@ fn place(abbreviation: u8) -> Vec<u8> {
     entry
 }
 
-/// A unit of version 4 around entries.
+/// Builds a unit of version 4 around entries.
 fn unit(entries: &[u8]) -> Vec<u8> {
     let mut unit = vec![4, 0, 0, 0, 0, 0, 8];
     unit.extend(place(UNIT));
@@ -99,7 +98,7 @@ fn ask(name: &str, file: &[u8]) -> Resolution {
     let lookup = Lookup::stated(StatedAddress::new(CODE + 4));
     let answer = symbolizer.resolve(module, lookup);
     assert!(symbolizer.declarations(module, lookup).len() <= 1001);
-    // There is no symbol table in any.
+    // None of them has a symbol table.
     assert_eq!(symbolizer.data_symbol(module, lookup), None);
     assert!(start.elapsed() < Duration::from_secs(20), "{name}: {:?}", start.elapsed());
     fs::remove_file(&path).unwrap();
@@ -127,7 +126,7 @@ fn file(entries: &[u8], more: &[(&str, u64, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn an_honest_file_of_this_making_is_understood() {
+fn valid_file_from_this_builder_is_read() {
     let entries = [function(0), place(INLINED), vec![0, 0]].concat();
     let answer = ask("honest", &file(&entries, &[(".debug_str", 0, b"name\0")]));
     let names: Vec<_> = answer.frames().iter().map(|frame| frame.function.as_deref()).collect();
@@ -135,7 +134,7 @@ fn an_honest_file_of_this_making_is_understood() {
 }
 
 #[test]
-fn calls_inlined_a_million_deep() {
+fn inline_depth_of_a_million_is_refused() {
     let mut entries = function(0);
     (0..1_000_000).for_each(|_| entries.extend(place(INLINED)));
     let answer = ask("deep", &file(&entries, &[(".debug_str", 0, b"name\0")]));
@@ -143,7 +142,7 @@ fn calls_inlined_a_million_deep() {
 }
 
 #[test]
-fn a_name_of_a_hundred_megabytes() {
+fn name_of_a_hundred_megabytes_is_refused() {
     let mut name = vec![b'a'; 100 << 20];
     name.push(0);
     let answer = ask("long-name", &file(&function(0), &[(".debug_str", 0, &name)]));
@@ -151,8 +150,8 @@ fn a_name_of_a_hundred_megabytes() {
 }
 
 #[test]
-fn a_ring_of_references() {
-    // The entry lies behind the header of the unit and the unit's own entry.
+fn cyclic_references_end() {
+    // The entry follows the unit's header and the unit's own entry.
     let own_offset = 11_u32 + 17;
     let mut entry = place(REFERRING);
     entry.extend(own_offset.to_le_bytes());
@@ -162,7 +161,7 @@ fn a_ring_of_references() {
 }
 
 #[test]
-fn one_list_of_ranges_named_by_a_hundred_thousand_functions() {
+fn shared_range_list_is_bounded() {
     let mut ranges = Vec::new();
     for index in 0..100_000_u64 {
         ranges.extend((0x4000 + index).to_le_bytes());
@@ -175,7 +174,7 @@ fn one_list_of_ranges_named_by_a_hundred_thousand_functions() {
 }
 
 #[test]
-fn an_attribute_that_says_indirect_for_ever() {
+fn endless_indirect_attribute_ends() {
     let abbreviations = [&[UNIT, 0x11, 1, 0x03, 0x16, 0, 0][..], &[0]].concat();
     let mut unit = vec![4, 0, 0, 0, 0, 0, 8, UNIT];
     unit.extend(vec![0x16; 4 << 20]);
@@ -185,7 +184,7 @@ fn an_attribute_that_says_indirect_for_ever() {
 }
 
 #[test]
-fn a_section_that_claims_to_have_been_a_thousand_times_larger() {
+fn oversized_compressed_section_is_refused() {
     const COMPRESSED: u64 = 0x800;
     let mut section = [1_u32.to_le_bytes(), [0; 4]].concat();
     section.extend((1_u64 << 40).to_le_bytes());

@@ -1,6 +1,6 @@
-//! The index on disk answers as the files do, for this test's own program, and survives what happens to files.
+//! An index on disk answers like the files, for this test program, and survives damage.
 
-#![allow(clippy::print_stdout, reason = "a test says what it has skipped")]
+#![allow(clippy::print_stdout, reason = "reports skipped tests")]
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
@@ -10,7 +10,7 @@ use cairn_format::StatedAddress;
 use cairn_symbols::{Lookup, ModuleId, Resolution, Symbolizer, SymbolizerOptions};
 
 fn scratch(name: &str) -> Scratch {
-    // Not below the checkout, which may be another user's: the cache would not count.
+    // Outside the checkout, which may belong to another user; the cache would be refused.
     let process = std::process::id();
     let directory = std::env::temp_dir().join(format!("cairn-symbols-index-{name}-{process}"));
     let _ = fs::remove_dir_all(&directory);
@@ -18,7 +18,7 @@ fn scratch(name: &str) -> Scratch {
     Scratch(directory)
 }
 
-/// Removed at the end of the test.
+/// Removes its directory at the end of the test.
 struct Scratch(PathBuf);
 
 impl std::ops::Deref for Scratch {
@@ -47,10 +47,10 @@ fn open(options: SymbolizerOptions) -> (Symbolizer, ModuleId) {
     (symbolizer, module)
 }
 
-/// Of an index.
+/// Bytes of an index header.
 const HEADER_BYTES: usize = 96;
 
-/// The indexes in the directory; not the notes of programs that cannot have one.
+/// Lists the indexes in the directory, without the marks of failed builds.
 fn indexes(directory: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -59,7 +59,7 @@ fn indexes(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Addresses all over the program, and beyond both of its ends.
+/// Looks up addresses all over the program, and beyond both of its ends.
 fn answers(symbolizer: &Symbolizer, module: ModuleId, step: usize) -> Vec<Resolution> {
     let end = fs::metadata(std::env::current_exe().unwrap()).unwrap().len();
     let lookups: Vec<(ModuleId, Lookup)> =
@@ -68,7 +68,7 @@ fn answers(symbolizer: &Symbolizer, module: ModuleId, step: usize) -> Vec<Resolu
 }
 
 #[test]
-fn an_index_answers_as_the_files() {
+fn index_answers_like_the_files() {
     let directory = scratch("same");
     let (plain, module) = open(SymbolizerOptions::new());
     let expected = answers(&plain, module, 241);
@@ -91,7 +91,7 @@ fn an_index_answers_as_the_files() {
 }
 
 #[test]
-fn writers_at_the_same_time_leave_one_whole_index() {
+fn index_concurrent_writers_leave_one_whole_file() {
     let directory = scratch("writers");
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -107,7 +107,7 @@ fn writers_at_the_same_time_leave_one_whole_index() {
 }
 
 #[test]
-fn the_directory_stays_below_its_limit() {
+fn index_directory_stays_below_its_limit() {
     let directory = scratch("limit");
     let old = directory.join("0123-00000000.cairnsym");
     fs::write(&old, vec![0; 1 << 20]).unwrap();
@@ -129,7 +129,7 @@ fn the_directory_stays_below_its_limit() {
 }
 
 #[test]
-fn damaged_indexes_are_refused_or_answer_something() {
+fn index_damage_is_refused_or_harmless() {
     let directory = scratch("damaged");
     let options = || SymbolizerOptions::new().cache_dir(&*directory);
     let (symbolizer, module) = open(options());
@@ -149,7 +149,8 @@ fn damaged_indexes_are_refused_or_answer_something() {
         let (symbolizer, module) = open(options());
         assert!(!symbolizer.module_report(module).from_index, "byte {at} of the header");
     }
-    // Behind the header there are the answers. All of what was changed here was believed before pages had checksums.
+    // After the header follow the answers. Before pages had checksums, every change here was
+    // believed.
     let (plain, module) = open(SymbolizerOptions::new());
     let expected = answers(&plain, module, 20_011);
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -166,9 +167,9 @@ fn damaged_indexes_are_refused_or_answer_something() {
     }
 }
 
-/// The changed names were shown: only the header had a checksum.
+/// Failed with: the changed names were shown, because only the header had a checksum.
 #[test]
-fn index_with_changed_text_is_not_believed_and_made_anew() {
+fn index_with_changed_text_is_refused_and_rebuilt() {
     let directory = scratch("text");
     let options = || SymbolizerOptions::new().cache_dir(&*directory).indexes_in_background(false);
     let (symbolizer, module) = open(options());
@@ -190,12 +191,12 @@ fn index_with_changed_text_is_not_believed_and_made_anew() {
     assert!(symbolizer.module_report(module).from_index);
     assert!(answers(&symbolizer, module, 20_011) == expected);
     assert!(symbolizer.build_index(module));
-    assert!(fs::read(&path).unwrap() == sound, "it was not made anew");
+    assert!(fs::read(&path).unwrap() == sound, "it was not rebuilt");
 }
 
-/// The index of another user was used, and so was a directory that others could write to.
+/// Failed with: indexes of another user, and directories writable by others, were used.
 #[test]
-fn index_of_another_user_is_not_used() {
+fn index_of_another_user_is_refused() {
     let directory = scratch("foreign");
     let options = || SymbolizerOptions::new().cache_dir(&*directory).indexes_in_background(false);
     let (symbolizer, module) = open(options());

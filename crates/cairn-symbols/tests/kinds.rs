@@ -1,4 +1,5 @@
-//! PE, PDB, Mach-O, Breakpad and JIT files: at every address of a small program, what llvm-symbolizer says of it.
+//! Compares PE, PDB, Mach-O, Breakpad and JIT files with llvm-symbolizer, at every address of a
+//! program.
 
 use std::path::PathBuf;
 
@@ -11,7 +12,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/symbol-kinds").join(name)
 }
 
-/// What one side says of one frame.
+/// A frame, as one side prints it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Frame {
     name: String,
@@ -30,7 +31,7 @@ impl Frame {
         }
     }
 
-    /// Code of no line has no column here; llvm-symbolizer prints one with line 0.
+    /// llvm-symbolizer prints a column with line 0; cairn has no column for code without a line.
     fn truth(text: &str) -> Self {
         let (name, place) = text.rsplit_once('@').unwrap();
         let mut place = place.rsplitn(3, ':');
@@ -40,8 +41,10 @@ impl Frame {
     }
 }
 
-/// Compares the answers at every address of the truth, after both went through `same`, which takes out the differences
-/// that are known and explained; it is also told whether the answer is for one byte only. Addresses of which llvm-symbolizer knows nothing must be unknown.
+/// Compares the answers at every address of the truth.
+///
+/// `same` first removes known and explained differences from both; its first argument says if the
+/// answer covers one byte only. Addresses unknown to llvm-symbolizer must be unknown here.
 #[track_caller]
 fn check(file: &str, truth: &str, offset: u64, same: impl Fn(bool, &mut Vec<Frame>, &mut Vec<Frame>)) {
     let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
@@ -70,8 +73,8 @@ fn check(file: &str, truth: &str, offset: u64, same: impl Fn(bool, &mut Vec<Fram
     assert!(wrong.is_empty(), "{file}\n{wrong}");
 }
 
-/// Between functions, and before the first, llvm-symbolizer names the last symbol before, or gives a line without a name:
-/// the code is nobody's. Here it is named by that symbol where it lies in a section with code; of a PDB, with the last line.
+/// Between functions, llvm-symbolizer names the preceding symbol, or gives a line without a name.
+/// cairn names that symbol in code sections; of a PDB, with the last line.
 fn between_functions(ours: &mut Vec<Frame>, theirs: &mut Vec<Frame>) {
     let is_nobodys =
         theirs.is_empty() || matches!(&**theirs, [one] if one.file.is_empty() || one.name.is_empty());
@@ -81,15 +84,15 @@ fn between_functions(ours: &mut Vec<Frame>, theirs: &mut Vec<Frame>) {
     }
 }
 
-/// Name without parameters. Of a PDB's records llvm-symbolizer prints only the name, and the parameters too where it has the
-/// mangled name; here they are always printed. The two have other words for what has no name.
+/// Strips parameters. llvm-symbolizer prints those of a PDB only if it has the mangled name; cairn
+/// always prints them. The two use different words for anonymous items.
 fn bare(name: &str) -> String {
     let name = name.replace("(anonymous namespace)", "{}").replace("`anonymous namespace'", "{}");
     name.split('(').next().unwrap().to_owned()
 }
 
-/// Where two lines begin at one address, the first has no code. llvm-symbolizer shows it at this address, and the second
-/// behind it; here the second is shown at both.
+/// If two lines begin at one address, the first has no code. llvm-symbolizer shows it there, and
+/// the second behind it; cairn shows the second at both.
 fn lines_without_code(one_byte: bool, ours: &[Frame], theirs: &mut [Frame]) {
     if let (Some(ours), Some(theirs), true) = (ours.last(), theirs.last_mut(), one_byte)
         && (theirs.line + 1..=theirs.line + 2).contains(&ours.line)
@@ -104,7 +107,7 @@ fn without_parameters(ours: &mut [Frame], theirs: &mut [Frame]) {
     }
 }
 
-/// Breakpad's text has no columns, and its writer tidies paths.
+/// Breakpad's text has no columns, and its writer normalizes paths.
 fn without_columns(frames: &mut [Frame]) {
     for frame in frames {
         frame.column = 0;
@@ -113,16 +116,16 @@ fn without_columns(frames: &mut [Frame]) {
 }
 
 #[test]
-fn macho() {
+fn macho_agrees_with_llvm_symbolizer() {
     for file in ["macho/macho-x86_64", "macho/macho-arm64"] {
         check(file, &format!("{file}.truth"), 0, |_, ours, theirs| between_functions(ours, theirs));
     }
 }
 
 #[test]
-fn pe_with_dwarf() {
+fn pe_dwarf_agrees_with_llvm_symbolizer() {
     check("mingw/mingw.exe", "mingw/mingw.exe.truth", 0, |_, ours, theirs| {
-        // It takes the outermost name from the symbol table, and there any that has the address.
+        // It takes the outermost name from any symbol at the address.
         for frame in theirs.iter_mut().filter(|frame| frame.name == "___crt_xt_end__") {
             frame.name = "shapes::area(int, int)".to_owned();
         }
@@ -136,7 +139,7 @@ fn pe_with_dwarf() {
 
 #[cfg(feature = "pdb")]
 #[test]
-fn pe_with_pdb() {
+fn pe_pdb_agrees_with_llvm_symbolizer() {
     for file in ["pdb/program.exe", "pdb/program32.exe"] {
         check(file, &format!("{file}.truth"), 0, |one_byte, ours, theirs| {
             without_parameters(ours, theirs);
@@ -146,8 +149,8 @@ fn pe_with_pdb() {
     }
 }
 
-// Failed with: "nothing is known of this part of the module" for the first four; the DWARF hid the PDB. llvm-symbolizer
-// names all of them, those of the last three without lines.
+// Failed with: "nothing is known of this part of the module" for the first four; the DWARF hid the
+// PDB. llvm-symbolizer names all of them, those of the last three without lines.
 #[cfg(feature = "pdb")]
 #[test]
 fn pe_with_dwarf_and_pdb_answers_from_both() {
@@ -165,7 +168,7 @@ fn pe_with_dwarf_and_pdb_answers_from_both() {
         assert_eq!(ask(&symbolizer, module, address), answer, "{address:#x}");
         let resolution = symbolizer.resolve(module, Lookup::stated(StatedAddress::new(address)));
         assert_eq!(resolution.answered_by(), Some(source), "{address:#x}");
-        // The PDB counts from the base, the answer as the file does. Only the exports say more.
+        // The PDB counts from the base, the answer as the file does. Only exports state more.
         assert_eq!(resolution.function_start(), start.map(StatedAddress::new), "{address:#x}");
     }
     let used: Vec<_> = symbolizer
@@ -175,7 +178,7 @@ fn pe_with_dwarf_and_pdb_answers_from_both() {
         .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
         .collect();
     assert_eq!(used, ["mixed.dll", "mixed.pdb"]);
-    // Without the PDB, what the file has by itself.
+    // Without the PDB, only the file's own facts.
     let directory = Directory::new("mixed", &[("mixed/mixed.dll", "mixed.dll")]);
     let mut alone = Symbolizer::new(SymbolizerOptions::new());
     let module = alone.add_file(directory.0.join("mixed.dll")).unwrap();
@@ -194,7 +197,7 @@ fn pdb_alone_counts_from_the_base() {
 }
 
 #[test]
-fn breakpad() {
+fn breakpad_agrees_with_llvm_symbolizer() {
     for (file, truth, base) in [
         ("breakpad/libprogram.so.sym", "breakpad/libprogram.so.truth", 0),
         ("breakpad/macho-x86_64.sym", "macho/macho-x86_64.truth", 0x1_0000_0000),
@@ -212,7 +215,7 @@ fn breakpad() {
     }
 }
 
-/// The answer of a file that lies here, for one stated address, as `name at file:line < …`, or the reason.
+/// Formats the answer for a stated address as `name at file:line < …`, or the reason.
 fn ask(symbolizer: &Symbolizer, module: cairn_symbols::ModuleId, address: u64) -> String {
     let resolution: Resolution = symbolizer.resolve(module, Lookup::stated(StatedAddress::new(address)));
     match resolution.reason() {
@@ -230,22 +233,23 @@ fn check_one(file: &str, address: u64, expected: &str) {
 
 #[cfg(not(feature = "pdb"))]
 #[test]
-fn without_the_feature_a_pdb_is_refused_with_the_reason() {
+fn pdb_is_refused_without_the_feature() {
     let error = Symbolizer::new(SymbolizerOptions::new()).add_file(fixture("pdb/program.pdb")).unwrap_err();
     assert!(error.to_string().contains("enable the feature `pdb`"), "{error}");
 }
 
 #[test]
-fn perf_maps_and_jitdumps_name_code_of_the_process() {
+fn perf_maps_and_jitdumps_name_process_addresses() {
     check_one("jit/perf-4242.map", 0x7f56_71fc_5b80, "JS:^fib /build/fib.js:1:13");
     check_one("jit/perf-4242.map", 0x7f56_71fc_5c7f, "JS:^fib /build/fib.js:1:13");
     check_one("jit/perf-4242.map", 0x7f56_71fc_5c80, "the address is outside of the module's code");
     check_one("jit/node.dump", 0x7f29_027c_5c00, "JS:*fib /build/fib.js:1:13");
 }
 
-/// The lines are those that llvm-symbolizer gives for the same code in an ELF library, from the start of the function on.
+/// Lines equal those of llvm-symbolizer for the same code in an ELF library, from the function's
+/// start.
 #[test]
-fn a_jitdump_of_llvm_has_lines() {
+fn jitdump_of_llvm_has_lines() {
     let bytes = std::fs::read(fixture("jit/llvm.dump")).unwrap();
     let name = b"_ZN6shapes12_GLOBAL__N_16hiddenEi\0";
     let at = bytes.windows(name.len()).position(|window| window == name).unwrap();
@@ -257,7 +261,7 @@ fn a_jitdump_of_llvm_has_lines() {
 }
 
 #[test]
-fn a_program_without_debug_information_tells_where_functions_begin() {
+fn pe_without_debug_info_has_function_starts() {
     let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
     let module = symbolizer.add_file(fixture("mingw/stripped.exe")).unwrap();
     let resolution = symbolizer.resolve(module, Lookup::stated(StatedAddress::new(0x1_4000_1025)));
@@ -265,7 +269,7 @@ fn a_program_without_debug_information_tells_where_functions_begin() {
     assert_eq!(ask(&symbolizer, module, 0x1_4000_8000), "the address is outside of the module's code");
 }
 
-/// A copy of some fixtures in a directory of its own, removed at the end.
+/// Copies fixtures into a directory that is removed at the end.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -288,7 +292,7 @@ impl Drop for Directory {
 
 #[cfg(feature = "pdb")]
 #[test]
-fn a_pdb_of_another_build_is_not_used_unless_that_is_allowed() {
+fn pdb_of_another_build_is_refused_unless_allowed() {
     let directory =
         Directory::new("pdb", &[("pdb/program.exe", "program.exe"), ("pdb/program32.pdb", "program.pdb")]);
     let mut strict = Symbolizer::new(SymbolizerOptions::new());
@@ -302,7 +306,7 @@ fn a_pdb_of_another_build_is_not_used_unless_that_is_allowed() {
 
 #[cfg(feature = "pdb")]
 #[test]
-fn a_pdb_is_found_as_symbol_servers_lay_it_out() {
+fn pdb_is_found_in_symbol_server_layout() {
     let pdb = std::fs::read(fixture("breakpad/program.sym")).unwrap();
     let id = std::str::from_utf8(&pdb).unwrap().split(' ').nth(3).unwrap().to_owned();
     let place = format!("server/program.pdb/{id}/program.pdb");
@@ -315,10 +319,10 @@ fn a_pdb_is_found_as_symbol_servers_lay_it_out() {
     assert_eq!(symbolizer.module_report(module).used.len(), 2);
 }
 
-/// What a recording of another system has is a path of that system, an id, and offsets.
+/// A recording of another system has that system's paths, an id, and offsets.
 #[cfg(feature = "pdb")]
 #[test]
-fn modules_of_other_systems_are_named_by_their_symbols_alone() {
+fn foreign_modules_are_named_by_symbol_files() {
     let id_in = |symbols: &str, key: &str| {
         let text = std::fs::read_to_string(fixture(symbols)).unwrap();
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -381,25 +385,25 @@ fn modules_of_other_systems_are_named_by_their_symbols_alone() {
 }
 
 #[test]
-fn a_bundle_of_another_build_is_not_used() {
+fn dsym_bundle_of_another_build_is_refused() {
     let inside = "macho/macho-arm64.dSYM/Contents/Resources/DWARF/macho-arm64";
     let other = "program.dSYM/Contents/Resources/DWARF/program";
     let directory = Directory::new("dsym", &[("macho/macho-x86_64", "program"), (inside, other)]);
     let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
     let module = symbolizer.add_file(directory.0.join("program")).unwrap();
-    // The symbol table of the program itself still answers.
+    // The program's own symbol table still answers.
     assert_eq!(ask(&symbolizer, module, 0x1_0000_0404), "shapes::area(int, int)");
     let answer = ask(&symbolizer, module, 0x1_0000_0000);
     assert!(answer.contains("is of a different build"), "{answer}");
 }
 
 #[test]
-fn a_bundle_can_be_asked_by_itself() {
+fn dsym_bundle_answers_on_its_own() {
     check_one("macho/macho-x86_64.dSYM", 0x1_0000_0470, "plain_c at /build/program.cpp:41");
 }
 
 #[test]
-fn of_a_universal_file_the_recorded_program_is_taken() {
+fn universal_file_selects_the_recorded_program() {
     let symbols = |name| std::fs::read_to_string(fixture(name)).unwrap();
     let x86_64 = symbols("breakpad/macho-x86_64.sym").split(' ').nth(3).unwrap()[..32].to_owned();
     let directory = Directory::new(
@@ -419,7 +423,7 @@ fn of_a_universal_file_the_recorded_program_is_taken() {
 }
 
 #[test]
-fn files_that_are_not_what_they_begin_like_are_refused() {
+fn files_with_a_false_magic_are_refused() {
     let directory = Directory::new("broken", &[]);
     std::fs::create_dir_all(&directory.0).unwrap();
     for (name, content) in [
@@ -438,9 +442,10 @@ fn files_that_are_not_what_they_begin_like_are_refused() {
     }
 }
 
-/// Cut off anywhere, and with any bytes changed, a file gives answers or reasons. The seed is fixed: a failure repeats.
+/// Truncated or corrupted anywhere, a file gives answers or reasons. The seed is fixed, to
+/// reproduce.
 #[test]
-fn damaged_files_end_in_answers_or_reasons() {
+fn damaged_files_give_answers_or_reasons() {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = move |bound: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-// The requests of the served page: docs/view.md tells them. Nothing else of the page knows a server.
+// The requests of the served page: docs/book/reference/http.md describes them. Nothing else of the page knows a server.
 
 const TOKEN_PLACE = 'cairn-token';
 

@@ -1,4 +1,4 @@
-// From the text that the page carries to numbers and names. docs/page.md tells what there is.
+// From the text that the page carries to numbers and names. docs/book/reference/page.md tells what there is.
 
 /** The bytes of the page's content. */
 export async function unpack(base64) {

@@ -8,7 +8,7 @@ import { FunctionTable, copyButton, sourceElement } from './tables.js';
 import { showSizes, showLifetimes, showThreads, showModules } from './charts.js';
 import { readState, writeState } from './state.js';
 
-/** The same words as in docs/report.md, which has both definitions in full. */
+/** The same words as in docs/book/reference/report.md, which has both definitions in full. */
 const TEMPORARY_NOTE = 'Frees in between, allocations of other threads and the thread that frees do not matter. heaptrack counts otherwise: '
   + 'a free right behind an allocation of the same stack and size, in the order of the events of all threads.';
 

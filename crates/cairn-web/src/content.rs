@@ -7,7 +7,7 @@
 //!
 //! The second part is the larger one, and is needed once a range of time is chosen: it has a place of its own in the file, so
 //! that the first picture does not wait for it. The object's `columns` says in which part each column is, where it begins, and
-//! how many numbers it has. `docs/page.md` tells the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
+//! how many numbers it has. `docs/book/reference/page.md` tells the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
 
 use std::collections::{BTreeMap, HashMap};
 

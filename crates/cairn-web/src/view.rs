@@ -2,7 +2,7 @@
 //!
 //! It is the page that [`page`](crate::page) makes a file of, with what a file cannot do: recordings that grow, parts of recordings that are
 //! too large to be shown at once, two recordings side by side, the text of source files, and buttons that tell a program to
-//! record. `docs/view.md` tells the requests; they are versioned, and may be used by other programs.
+//! record. `docs/book/reference/http.md` describes the requests; they are versioned, and may be used by other programs.
 //!
 //! Three things are never done: to listen on an address that another machine reaches, to answer a request without the
 //! token, and to open a file whose path a browser names. Everything that a request can make large is bounded, and so is how long it

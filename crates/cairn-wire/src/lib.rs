@@ -80,3 +80,8 @@ pub mod lws;
 pub mod swift_json;
 pub mod tracker;
 pub mod xnu;
+
+/// Runs the example in the book as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/book/reference/wire-formats.md")]
+struct Book;

@@ -40,7 +40,11 @@ static VECTORS: Vectors = Vectors {
     ],
 };
 
-/// Returns the first code: no frame further out, so no frame pointer.
+/// The first code: no frame further out, so no frame pointer.
+///
+/// # Safety
+///
+/// - Only the processor calls it, at reset.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn reset() -> ! {

@@ -1,7 +1,7 @@
 //! The answer of a pass over all events, as bytes that a recording keeps beside them: who asks again need not read the events.
 //!
 //! What is kept is the whole [`HeapRead`] of everything, and the [`Slices`] of the time, coarse enough that all of it is a small part
-//! of the file. `docs/format.md` tells the bytes. Each list is a count and a column for each field, as numbers of one kind beside
+//! of the file. `docs/book/reference/format.md` tells the bytes. Each list is a count and a column for each field, as numbers of one kind beside
 //! each other compress best; rows of which nothing is known are left out.
 //!
 //! The bytes may be a stranger's or damaged. Indices are compared with the tables of the recording, columns have to end where they

@@ -1,4 +1,4 @@
-//! Answers as programs read them: what `--json` prints, told field by field in `docs/report.md`.
+//! Answers as programs read them: what `--json` prints, described field by field in `docs/book/reference/json.md`.
 //!
 //! The schemas are stable: within a version, fields are added and never change their meaning or go away.
 

@@ -1,7 +1,8 @@
-//! Reading this process's memory where nobody promises that it can be read, and the bounds of this thread's stack.
+//! Reads this process's memory where it may be unreadable, and finds the bounds of this thread's
+//! stack.
 //!
-//! `mach_vm_read_overwrite` on the own task is a trap into the kernel without lock or allocation, and copies nothing where a page cannot
-//! be read.
+//! `mach_vm_read_overwrite` on the own task is a trap into the kernel without lock or allocation,
+//! and copies nothing from an unreadable page.
 
 use cairn_format::AbsoluteAddress;
 use cairn_unwind::{AddressRange, MemoryReader};
@@ -9,7 +10,7 @@ use cairn_unwind::{AddressRange, MemoryReader};
 unsafe extern "C" {
     static mach_task_self_: libc::mach_port_t;
 
-    /// Of `<mach/mach_vm.h>`; all addresses and sizes have 64 bits.
+    /// From `<mach/mach_vm.h>`; all addresses and sizes have 64 bits.
     fn mach_vm_read_overwrite(
         task: libc::mach_port_t,
         address: u64,
@@ -19,17 +20,19 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 
-/// A piece that is read at once lies within a page of the smallest size, so that what can be read is read.
+/// The smallest page size. One read stays within such a page, so that it covers either readable or
+/// unreadable memory.
 const PAGE_BYTES: u64 = 4096;
 
-/// Copies bytes from anywhere in this process, up to the first page that cannot be read, and returns how many.
+/// Copies bytes from any address of this process, up to the first unreadable page, and returns
+/// their count.
 pub fn read_own_memory(address: u64, into: &mut [u8]) -> usize {
     let mut count = 0;
     while let Some(rest) = into.get_mut(count..).filter(|rest| !rest.is_empty()) {
         let from = address.wrapping_add(count as u64);
         let length = (rest.len() as u64).min(PAGE_BYTES - from % PAGE_BYTES);
         let mut read = 0;
-        // SAFETY: the kernel checks the source, and the target has so many bytes.
+        // SAFETY: the kernel checks the source, and `rest` has at least `length` bytes.
         let status = unsafe {
             mach_vm_read_overwrite(mach_task_self_, from, length, rest.as_mut_ptr() as u64, &raw mut read)
         };
@@ -41,19 +44,21 @@ pub fn read_own_memory(address: u64, into: &mut [u8]) -> usize {
     count
 }
 
-/// This process's memory as a walk of this thread reads it: directly on the thread's own stack, through the kernel elsewhere.
+/// Reads this process's memory for a walk of this thread: directly on its own stack, through the
+/// kernel elsewhere.
 #[derive(Clone, Copy)]
 pub struct ThreadMemory {
-    /// In use, so readable.
+    /// The stack from here to `high` is in use, and so readable.
     low: u64,
     high: u64,
 }
 
 impl ThreadMemory {
-    /// Around the stack that `sp` lies on. Where that is not this thread's own, everything is read through the kernel.
+    /// Memory around the stack that contains `sp`. If it is not this thread's own, everything is
+    /// read through the kernel.
     #[must_use]
     pub fn around(sp: u64) -> Self {
-        // SAFETY: both ask for fields of the calling thread's own record.
+        // SAFETY: both calls only read the calling thread's own descriptor.
         let (top, size) = unsafe {
             let thread = libc::pthread_self();
             (libc::pthread_get_stackaddr_np(thread) as u64, libc::pthread_get_stacksize_np(thread) as u64)
@@ -61,7 +66,8 @@ impl ThreadMemory {
         if sp < top && top - sp <= size { Self { low: sp, high: top } } else { Self { low: 0, high: 0 } }
     }
 
-    /// Where frame records can lie: this thread's own stack, as far as it is in use, or anywhere on other stacks.
+    /// The range where frame records can lie: the used part of this thread's own stack, or all
+    /// addresses on other stacks.
     #[must_use]
     pub fn stack(&self) -> AddressRange {
         if self.high == 0 {
@@ -75,7 +81,9 @@ impl MemoryReader for ThreadMemory {
     fn read(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
         let end = address.checked_add(into.len() as u64)?;
         if self.low <= address.value() && end.value() <= self.high {
-            // SAFETY: between the stack pointer of a frame that waits and the end of this thread's stack.
+            // SAFETY: `low` is the stack pointer of a frame that waits for this walk and `high` the
+            // end of this thread's stack, so all bytes in between are readable; `into` has that
+            // length and does not overlap them, as it lies below `low` or elsewhere.
             unsafe {
                 core::ptr::copy_nonoverlapping(address.value() as *const u8, into.as_mut_ptr(), into.len());
             }

@@ -1,10 +1,11 @@
-//! Registers from where they are: this processor, or the context of a signal.
+//! Reads registers from this processor, or from the context of a signal.
 
 use crate::CallSite;
 
 /// The pc, sp and fp of an interrupted context; zeros for one without registers.
 pub(crate) fn interrupted_call_site(context: &libc::ucontext_t) -> CallSite {
-    // SAFETY: null, or the registers that the kernel has put beside the context, which lives as long.
+    // SAFETY: the pointer is null or leads to the registers that the kernel has stored with the
+    // context, which live as long.
     let Some(machine) = (unsafe { context.uc_mcontext.as_ref() }) else {
         return CallSite { pc: 0, sp: 0, fp: 0 };
     };
@@ -23,11 +24,13 @@ pub(crate) fn interrupted_link(context: &libc::ucontext_t) -> Option<u64> {
         None
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: the pointer is null or leads to the registers that the kernel has stored with the
+    // context, which live as long.
     unsafe { context.uc_mcontext.as_ref() }.map(|machine| machine.__ss.__lr)
 }
 
-/// The bits of a code address that hold no pointer authentication code: Darwin's user space ends below 2^47.
+/// The bits of a code address that hold no pointer authentication code: Darwin's user space ends
+/// below 2^47.
 pub(crate) const fn address_mask() -> u64 {
     if cfg!(target_arch = "aarch64") { (1 << 47) - 1 } else { u64::MAX }
 }

@@ -1,4 +1,5 @@
-//! Whole walks: each frame by its module's compact unwind info, and by its frame pointer where that says nothing.
+//! Whole walks: each frame by its module's compact unwind info, or by its frame pointer where there
+//! is none.
 
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -15,7 +16,8 @@ use crate::call_site::call_site_here;
 const MACHINE: CompactMachine =
     if cfg!(target_arch = "aarch64") { CompactMachine::Arm64 } else { CompactMachine::X86_64 };
 
-/// `struct dyld_unwind_sections` of `<mach-o/dyld_priv.h>`, which LLVM's and Apple's libunwind rely on.
+/// `struct dyld_unwind_sections` of `<mach-o/dyld_priv.h>`, which LLVM's and Apple's libunwind rely
+/// on.
 #[repr(C)]
 struct UnwindSections {
     module: *const c_void,
@@ -26,28 +28,31 @@ struct UnwindSections {
 }
 
 unsafe extern "C" {
-    /// True and filled for an address that a module covers.
+    /// Returns true, and fills `sections`, for an address that a module covers.
     fn _dyld_find_unwind_sections(address: *const c_void, sections: *mut UnwindSections) -> bool;
 }
 
-/// What [`walk_stack`] found beside the addresses.
+/// The result of [`walk_stack`] besides the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct WalkedStack {
-    /// How many addresses were recorded.
+    /// Number of recorded addresses.
     pub count: usize,
-    /// Why the walk ended; [`StopReason::Limit`] where there was no more room.
+    /// The reason why the walk ended; [`StopReason::Limit`] when the buffer was full.
     pub stop: StopReason,
 }
 
-/// Fills `addresses` with the caller's stack, innermost first: the place of this call, and return addresses.
+/// Fills `addresses` with the caller's stack, innermost first: the place of this call, and return
+/// addresses.
 ///
-/// Not for a handler that may have interrupted dyld: it answers under a lock of its own on some systems.
+/// Do not use it in a handler that may have interrupted dyld, which takes a lock to find unwind
+/// info on some systems.
 #[inline(always)]
 pub fn walk_stack(addresses: &mut [AbsoluteAddress]) -> WalkedStack {
     walk_stack_at(call_site_here(), None, addresses)
 }
 
-/// As [`walk_stack`], from registers that were noted before, or from what a signal interrupted.
+/// Walks as [`walk_stack`] does, from given registers, or from a context that a signal interrupted.
 #[inline(never)]
 pub fn walk_stack_at(
     site: CallSite,
@@ -58,7 +63,8 @@ pub fn walk_stack_at(
     let memory = ThreadMemory::around(sp);
     let stack = memory.stack();
     let mut registers = CompactRegisters { pc, sp, fp, link: interrupted.and_then(interrupted_link) };
-    // A call has left the return address of its function in the frame, or the function could not return.
+    // A return address is looked up one byte earlier: its call may be the last instruction of its
+    // function.
     let mut lookup = if interrupted.is_some() { pc } else { pc.wrapping_sub(1) };
     let mut count = 0;
     loop {
@@ -82,25 +88,28 @@ pub fn walk_stack_at(
     }
 }
 
-/// By the table of the module that covers the address; by frame pointer where it has none, or refers to DWARF.
+/// The rule from the module's table; the frame pointer where there is none, or where it refers to
+/// DWARF.
 fn rule_at(address: u64) -> CompactRule {
     match table_rule(address) {
         Some(rule @ (CompactRule::FramePointer | CompactRule::Frameless { .. })) => rule,
-        // Darwin's own code and what its compilers make by default has frame pointers.
+        // Darwin's own code has frame pointers, and its compilers emit them by default.
         _ => CompactRule::FramePointer,
     }
 }
 
 fn table_rule(address: u64) -> Option<CompactRule> {
     let mut found = MaybeUninit::<UnwindSections>::zeroed();
-    // SAFETY: accepts any address and fills the struct when it answers true; zeros are a value of it.
+    // SAFETY: the function accepts any address and writes only to the structure; zeros are a value
+    // of it.
     let found = unsafe {
         _dyld_find_unwind_sections(address as *const c_void, found.as_mut_ptr()).then(|| found.assume_init())
     }?;
     if found.compact_unwind_section.is_null() {
         return None;
     }
-    // SAFETY: a section of a module whose code is on the stack that is walked, so it stays.
+    // SAFETY: dyld describes a section of a module whose code is on the walked stack, so the
+    // section remains mapped.
     let bytes = unsafe {
         core::slice::from_raw_parts(
             found.compact_unwind_section.cast::<u8>(),

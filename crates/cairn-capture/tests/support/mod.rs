@@ -1,4 +1,4 @@
-//! Code that no table covers, as JIT compilers write it.
+//! Code that no table covers, as JIT compilers emit it.
 
 use std::ptr;
 
@@ -14,7 +14,8 @@ pub(crate) const WITH_FRAME_POINTER: &[u8] = &[
 pub(crate) type Stub = unsafe extern "C" fn(extern "C" fn(), u64);
 
 pub(crate) fn compile(code: &[u8]) -> Stub {
-    // SAFETY: a new mapping, filled before it is called; the code keeps the calling convention.
+    // SAFETY: the mapping is new, has room for the code, and is filled before it is called; all
+    // stubs have this type.
     unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let page =

@@ -1,4 +1,4 @@
-//! `cairn core`: who allocated the blocks of a program that is no more.
+//! `cairn core`: finds out who allocated the blocks in an image of memory.
 
 mod answers;
 pub(super) mod blocks;
@@ -6,7 +6,7 @@ mod json;
 mod print;
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::{
@@ -20,36 +20,39 @@ use cairn_memory::heap::{Annotated, BlockLayout, FindOptions};
 use cairn_memory::image::{FileState, Image, ImageModule, Machine, OpenOptions, RawFile};
 use cairn_symbols::SymbolizerOptions;
 use cairn_wire::heapblock::ByteOrder;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::heap_text::{bytes, counted};
+use super::processes::parse_pid;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
-use crate::new_file::Output;
-use crate::output::{Outcome, Progress, colored_stdout, complain, max_unpacked_bytes};
+use crate::new_file::{DASH, Output};
+use crate::output::{Outcome, Progress, complain, max_unpacked_bytes, refusal};
+use crate::standard_input::InputFile;
 use answers::{Answers, Wanted};
-use print::Printer;
+use print::CorePrinter;
 
 /// Find out who allocated what, in a core file, a memory dump or a running process
 ///
-/// Finds blocks that say who made them (of heapprof, libwebsockets, and `cairn heap --annotate`); in a program without such
-/// blocks it reads the heap of glibc's malloc. Tells which stacks hold the memory, what is damaged, what leaked, what an
-/// address belongs to, and what the threads were doing.
+/// Finds annotated blocks (of heapprof, libwebsockets, and `cairn heap --annotate`); without any, it reads the heap of
+/// glibc's malloc. Shows which stacks hold the memory, what is damaged or leaked, what an address belongs to, and what the
+/// threads were doing.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Core {
-    /// The core file or minidump, with the program before or behind it if it lies elsewhere than when it ran
+    /// The core file or minidump, - for standard input; and the program, if it was moved since it ran
     #[arg(value_name = "FILE", num_args = 0..=2)]
     files: Vec<PathBuf>,
 
-    /// A running process instead: it stands still while its memory is read
-    #[arg(long, value_name = "PID", conflicts_with_all = ["files", "raw"])]
+    /// A running process instead, which is stopped while its memory is read
+    #[arg(long, value_name = "PID", value_parser = parse_pid, conflicts_with_all = ["files", "raw"])]
     pid: Option<u32>,
 
-    /// Bytes of memory instead, as a debug probe reads them; FILE@ADDRESS says where they were. May be repeated
+    /// Raw bytes of memory instead, as a debug probe reads them, from ADDRESS on. May be repeated
     #[arg(long, value_name = "FILE[@ADDRESS]")]
     raw: Vec<String>,
 
-    /// Where the bytes of a --raw file were, for each in order
+    /// Address of the first byte of a --raw file, for each in order
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address, requires = "raw")]
     load_address: Vec<u64>,
 
@@ -61,7 +64,7 @@ pub(crate) struct Core {
     #[arg(long, value_name = "BITS", value_parser = ["32", "64"], requires = "raw")]
     word: Option<String>,
 
-    /// The most significant byte comes first in --raw memory; the ELF file of --exe says so by itself
+    /// The --raw memory is big-endian, if there is no ELF file in --exe that says so
     #[arg(long, requires = "raw")]
     big_endian: bool,
 
@@ -73,47 +76,51 @@ pub(crate) struct Core {
     #[arg(long)]
     heap: bool,
 
-    /// What is at this address: the block that holds it or ends before it, and who allocated that. May be repeated
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
-    at: Vec<u64>,
+    /// Show the block that contains this address or ends before it, and who allocated it. May be repeated
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address, alias = "at")]
+    address: Vec<u64>,
 
-    /// What points to the block at this address: registers, stacks, data, other blocks. May be repeated
+    /// Show what points to the block at this address: registers, stacks, data, other blocks. May be repeated
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     refs: Vec<u64>,
 
-    /// Blocks that nothing leads to, from registers, stacks and data
+    /// Show blocks that cannot be reached from registers, stacks and data
     #[arg(long)]
     leaks: bool,
 
-    /// The stacks of all threads, with their registers
+    /// Show the stacks of all threads, with their registers
     #[arg(long)]
     stacks: bool,
 
-    /// List the modules, and whether their files are here
+    /// List the modules, and whether their files are on this machine
     #[arg(long)]
     modules: bool,
 
-    /// How the blocks are told
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    format: Format,
+    /// Format of the output
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = core_formats())]
+    format: CoreFormat,
 
-    /// Print one JSON object; docs/core.md tells its fields
+    /// Print one JSON object
     #[arg(long, conflicts_with = "format")]
     json: bool,
 
-    /// Write a flame graph of the blocks to this file
-    #[arg(long, value_name = "FILE")]
-    flame: Option<PathBuf>,
+    /// Write to this file; - for standard output
+    #[arg(short, long, value_name = "FILE", default_value = DASH, hide_default_value = true)]
+    output: PathBuf,
 
-    /// Write the blocks' stacks in the format of another tool, as pprof=core.pb.gz; `cairn export --help` lists the formats. May be repeated
-    #[arg(long, value_name = "FORMAT=FILE", value_parser = parse_export)]
-    export: Vec<(Target, PathBuf)>,
-
-    /// Let --flame and --export replace files that are there
+    /// Replace existing files
     #[arg(long)]
     force: bool,
 
-    /// Entries of each list
+    /// `--format flame -o FILE`, beside the other output
+    #[arg(long, value_name = "FILE", hide = true)]
+    flame: Option<PathBuf>,
+
+    /// `--format FORMAT -o FILE`, beside the other output
+    #[arg(long, value_name = "FORMAT=FILE", value_parser = parse_export, hide = true)]
+    export: Vec<(Target, PathBuf)>,
+
+    /// Maximum entries of each list
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     limit: usize,
 
@@ -121,7 +128,7 @@ pub(crate) struct Core {
     #[arg(long, conflicts_with = "limit")]
     full: bool,
 
-    /// Show the allocator's frames and those in front of main too
+    /// Also show frames of the allocator, and those outside of main
     #[arg(long)]
     internals: bool,
 
@@ -131,24 +138,27 @@ pub(crate) struct Core {
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn core core.4711                         what held the memory, and what is damaged
-  cairn core ./program core.4711.zst           a compressed core of a program that lies here
-  cairn core core.4711 --at 0x55d01a2b31c9     whose block is this, or whose end was written past?
+  cairn core core.4711                         the stacks that hold the memory, and damage
+  cairn core ./program core.4711.zst           a compressed core of a program that was moved
+  cairn core core.4711 --address 0x55d01a2b31c9
+                                               the block at this address, and who allocated it
   cairn core core.4711 --leaks --refs 0x55d01a2b31c0
-  cairn core core.4711 --stacks                what did its threads do?
-  cairn core core.4711 --export pprof=core.pb.gz
-  cairn core --pid 4711 --heap                 a running process; nothing in it is changed
+  cairn core core.4711 --stacks                the stacks of its threads
+  cairn core core.4711 --format flame -o core.svg
+  cairn core core.4711 --format pprof -o core.pb.gz
+  ssh device cat core.4711 | cairn core - ./program
+  cairn core --pid 4711 --heap                 a running process, which is not changed
   cairn core --raw sram.bin@0x20000000 --raw heap.bin@0xc0000000 --exe app.elf
 
-Core files: `ulimit -c unlimited` lets a crash write one, `gcore PID` makes one of a running process.
+Core files: after `ulimit -c unlimited` a crash writes one; `gcore PID` writes one of a running process.
 
-Exit codes: 0 all went well; 1 the image cannot be read; 2 the arguments make no sense; 3 parts of the image are missing,
-which is said on standard error; what is there was looked at.";
+Exit codes: 0 everything was done; 1 the image is missing or cannot be read; 2 the arguments are invalid; 3 parts of the
+image are missing, as standard error says; the rest was read.";
 
-/// A damaged image can have one for each of its segments.
+/// Maximum findings that are printed; a damaged image can have one for each of its segments.
 const MOST_FINDINGS: usize = 20;
 
-/// A layout by name.
+/// The layout of an annotated block.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LayoutName {
     /// libwebsockets' allocation metadata
@@ -159,15 +169,52 @@ enum LayoutName {
     Cairn,
 }
 
-/// A way to tell blocks.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For reading
+/// Format of the output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CoreFormat {
     Text,
-    /// As heapprof.py prints them
     Heapprof,
-    /// A line for each stack, for speedscope, inferno and flamegraph.pl
     Folded,
+    Flame,
+    /// The format of another tool, as `cairn export` writes it.
+    Tool(Target),
+}
+
+impl CoreFormat {
+    /// The formats that `cairn export` does not have, or has in another form.
+    const OWN: [(&'static str, &'static str, Self); 4] = [
+        ("text", "For reading", Self::Text),
+        ("heapprof", "As heapprof.py prints blocks", Self::Heapprof),
+        ("folded", "A line for each stack, for speedscope, inferno and flamegraph.pl", Self::Folded),
+        ("flame", "A flame graph, as one SVG file", Self::Flame),
+    ];
+
+    /// All formats, with their names and descriptions.
+    fn all() -> impl Iterator<Item = (&'static str, &'static str, Self)> {
+        let is_new = |target: &Target| Self::OWN.iter().all(|(name, ..)| *name != target.name());
+        let tools = Target::ALL.into_iter().filter(is_new);
+        let tools = tools.map(|target| (target.name(), target.reader(), Self::Tool(target)));
+        Self::OWN.into_iter().chain(tools)
+    }
+
+    /// The name of a picture or binary format, which does not belong on a terminal.
+    const fn unprintable(self) -> Option<&'static str> {
+        match self {
+            Self::Flame => Some("a flame graph"),
+            Self::Tool(Target::Pprof | Target::Heaptrack | Target::Otlp) => Some("a binary format"),
+            _ => None,
+        }
+    }
+}
+
+/// The formats by their names, for `--help` and for the value of `--format`.
+fn core_formats() -> impl TypedValueParser<Value = CoreFormat> {
+    let values = CoreFormat::all().map(|(name, help, _)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(values.collect::<Vec<_>>()).map(|name| {
+        let format = CoreFormat::all().find(|(other, ..)| *other == name);
+        // Clap refuses other names before.
+        format.map_or(CoreFormat::Text, |(.., format)| format)
+    })
 }
 
 fn parse_address(text: &str) -> Result<u64, String> {
@@ -199,11 +246,15 @@ impl Core {
                 LayoutName::Cairn => BlockLayout::Cairn,
             }),
             heap: self.heap,
-            at: self.at.clone(),
+            at: self.address.clone(),
             refs: self.refs.clone(),
             leaks: self.leaks,
             stacks: self.stacks,
         };
+        let mut output = Output::begin_text(&self.output, self.force)?;
+        if let Some(what) = self.format.unprintable() {
+            output.refuse_terminal(what)?;
+        }
         let progress = Progress::begin("searching the memory");
         let answers = match self.pid {
             Some(pid) => {
@@ -218,8 +269,9 @@ impl Core {
                 Some(names) => names,
                 None => &NoNames,
             };
-            self.show(&answers, namer, started)?;
+            self.show(&mut output, &answers, namer, started)?;
         }
+        output.finish()?;
         for finding in answers.findings.iter().take(MOST_FINDINGS) {
             complain(finding);
         }
@@ -230,11 +282,11 @@ impl Core {
             ));
         }
         if !self.raw.is_empty() && self.layout.is_none() && answers.blocks().is_empty() {
-            self.complain_of_nothing(answers.machine)?;
+            self.report_no_blocks(answers.machine)?;
             return Ok(Outcome::Incomplete);
         }
-        if self.format != Format::Text && answers.annotated.blocks().is_empty() {
-            complain(&"no annotated blocks were found, so there are no stacks to print");
+        if self.format != CoreFormat::Text && answers.annotated.blocks().is_empty() {
+            complain(&"no annotated blocks were found, so there are no stacks to write");
             return Ok(Outcome::Incomplete);
         }
         if let Some(names) = names {
@@ -255,7 +307,13 @@ impl Core {
         wanted.then(|| module_names(&answers.stacks.stacks, &answers.modules, options, allows))
     }
 
-    fn show(&self, answers: &Answers, namer: &dyn Namer, started: std::time::Instant) -> io::Result<()> {
+    fn show(
+        &self,
+        output: &mut Output,
+        answers: &Answers,
+        namer: &dyn Namer,
+        started: std::time::Instant,
+    ) -> io::Result<()> {
         let folding = Folding { allocator: !self.internals, startup: !self.internals };
         let profile = answers.stacks.profile(answers.blocks());
         let mut questions = Questions::new(&profile, Names::new(&answers.stacks.stacks, namer, folding));
@@ -265,34 +323,42 @@ impl Core {
             file.finish()?;
         }
         for (target, path) in &self.export {
-            self.export(&mut questions, answers, *target, path)?;
+            let mut file = Output::create(path, self.force, self.core_file())?;
+            let name = path.display().to_string();
+            export(&mut file, &mut questions, answers, *target, &name)?;
+            file.finish()?;
         }
-        let mut output = BufWriter::new(colored_stdout());
         if self.json {
             let mut names =
                 Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
-            let told = json::Told::new(answers, &mut questions, &mut names, self.most());
-            serde_json::to_writer(&mut output, &told)?;
-            writeln!(output)?;
-            return output.flush();
+            let json = json::CoreJson::new(answers, &mut questions, &mut names, self.most());
+            serde_json::to_writer(&mut *output, &json)?;
+            return writeln!(output);
         }
         match self.format {
-            Format::Folded => output.write_all(questions.folded(Cost::Leaked).as_bytes())?,
-            Format::Heapprof => {
-                let mut names = Names::new(&answers.stacks.stacks, namer, Folding::default());
-                print::heapprof(&mut output, answers, &mut names)?;
+            CoreFormat::Flame => output.write_all(flame(&mut questions, answers).as_bytes())?,
+            CoreFormat::Tool(target) => {
+                export(output, &mut questions, answers, target, target.name())?;
             }
-            Format::Text => {
+            CoreFormat::Folded => output.write_all(questions.folded(Cost::Leaked).as_bytes())?,
+            CoreFormat::Heapprof => {
+                let mut names = Names::new(&answers.stacks.stacks, namer, Folding::default());
+                print::heapprof(output, answers, &mut names)?;
+            }
+            CoreFormat::Text => {
                 let mut names =
                     Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
                 let mut printer =
-                    Printer::new(&mut output, answers, &mut questions, &mut names, self.most(), self.full);
+                    CorePrinter::new(output, answers, &mut questions, &mut names, self.most(), self.full);
                 printer.head(started)?;
                 if self.modules {
                     printer.modules()?;
                 }
-                let asks =
-                    self.stacks || self.leaks || !self.at.is_empty() || !self.refs.is_empty() || self.modules;
+                let asks = self.stacks
+                    || self.leaks
+                    || !self.address.is_empty()
+                    || !self.refs.is_empty()
+                    || self.modules;
                 if self.stacks {
                     printer.threads()?;
                 }
@@ -306,51 +372,10 @@ impl Core {
                 }
             }
         }
-        output.flush()
-    }
-
-    fn export(
-        &self,
-        questions: &mut Questions<'_>,
-        answers: &Answers,
-        target: Target,
-        path: &Path,
-    ) -> io::Result<()> {
-        let (mut profile, stacks) = Profile::of_heap(questions);
-        profile.title = title(answers);
-        let blocks: Vec<LiveBlock> = answers
-            .blocks()
-            .iter()
-            .map(|block| LiveBlock { stack: answers.stacks.number_of(block), size_bytes: block.size_bytes })
-            .collect();
-        let scope = Scope::default();
-        let sums = answers.stacks.profile(answers.blocks());
-        let events = HeapEvents {
-            source: EventSource::Live(&blocks),
-            scope: &scope,
-            sums: &sums,
-            threads: Vec::new(),
-            stacks: &stacks,
-        };
-        if !target.has_events() {
-            // Of blocks that live it is not known what was allocated before them.
-            profile = profile.with_columns(&["inuse_space", "inuse_objects"]);
-        }
-        let heap = target.has_events().then_some(&events);
-        let subject = Subject { profile: &profile, heap, marks: &[] };
-        let mut file = Output::create(path, self.force, self.core_file())?;
-        let compression = file.named_compression();
-        let choice = Choice { column: profile.main_column, rows: Rows::Stacks, compression };
-        let written = write(target, &subject, choice, &mut file)
-            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
-        file.finish()?;
-        for loss in &written.losses {
-            complain(&format_args!("note: {loss}"));
-        }
         Ok(())
     }
 
-    /// What is read, as far as it is one file.
+    /// Returns the core file; an empty path if there is none.
     fn core_file(&self) -> &Path {
         self.files.first().map_or(Path::new(""), PathBuf::as_path)
     }
@@ -368,18 +393,19 @@ impl Core {
             [] => {
                 let usage =
                     "give a core file, --raw FILE@ADDRESS, or --pid PID; `cairn core --help` has examples";
-                return Err(io::Error::other(usage));
+                return Err(refusal(usage));
             }
             [core] => (core, None),
-            // In either order: what is no program is the core.
+            // In either order: the one that is no program is the core.
             [first, second, ..] if is_program(second) => (first, Some(second)),
             [first, second, ..] => (second, Some(first)),
         };
         options.program = self.program(program)?;
-        Image::open(core, &options).map_err(io::Error::other)
+        let core = InputFile::new(core)?;
+        Image::open(core.path(), &options).map_err(|error| core.error(&error))
     }
 
-    /// The program with its whole path, as modules are named.
+    /// Returns the program with its canonical path, as modules are named.
     fn program(&self, given: Option<&PathBuf>) -> io::Result<Option<PathBuf>> {
         let Some(path) = self.exe.as_ref().or(given) else { return Ok(None) };
         match path.canonicalize() {
@@ -395,7 +421,7 @@ impl Core {
         Image::open_raw(&files, machine, &options).map_err(io::Error::other)
     }
 
-    /// The machine of raw memory: as the options say, else as the program says.
+    /// Returns the machine of raw memory: as the options say, else as the program says.
     fn machine(&self, program: Option<&Path>) -> io::Result<Machine> {
         let of_program = program.and_then(machine_of);
         let stated = self.word.as_deref().map(|bits| match bits {
@@ -417,9 +443,8 @@ impl Core {
         })
     }
 
-    /// Says that nothing was found in raw memory, which says nothing of its machine by itself; names a machine for which
-    /// something is there.
-    fn complain_of_nothing(&self, machine: Machine) -> io::Result<()> {
+    /// Reports that raw memory contains no blocks for this machine, and names a machine for which it does.
+    fn report_no_blocks(&self, machine: Machine) -> io::Result<()> {
         let others = [WordSize::Bits64, WordSize::Bits32].into_iter().flat_map(|word_size| {
             [ByteOrder::LittleEndian, ByteOrder::BigEndian]
                 .map(|byte_order| Machine { word_size, byte_order })
@@ -463,7 +488,7 @@ impl Core {
     }
 }
 
-/// Names of the stacks in an image: of no module whose build is not known, but where the user allows that.
+/// Returns names for the stacks of an image, without modules of unknown builds unless the user allows them.
 fn module_names(
     stacks: &Stacks,
     modules: &[ImageModule],
@@ -478,7 +503,7 @@ fn module_names(
     names.without(modules.filter(|(_, module)| is_unsure(module)).map(|(index, _)| index))
 }
 
-/// True when any build of a module may have run: the names in the file on disk may be those of other functions.
+/// True if any build of the module may have run: the file on disk may name other functions.
 fn is_unsure(module: &ImageModule) -> bool {
     !module.is_identified || module.build_id.is_empty() && matches!(module.file, FileState::Different(_))
 }
@@ -488,7 +513,7 @@ fn machine_name(machine: Machine) -> String {
     format!("{} bits, {order}", machine.word_size.bytes() * 8)
 }
 
-/// The machine that an ELF file is for.
+/// Returns the machine of an ELF file.
 fn machine_of(program: &Path) -> Option<Machine> {
     let mut start = [0; 6];
     File::open(program).and_then(|mut file| file.read_exact(&mut start)).ok()?;
@@ -502,12 +527,52 @@ fn machine_of(program: &Path) -> Option<Machine> {
     Some(Machine { word_size, byte_order })
 }
 
-/// True for ELF files that are no cores.
+/// True for ELF files other than cores.
 fn is_program(path: &Path) -> bool {
     const CORE: u8 = 4;
     let mut start = [0; 18];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
     read.is_ok() && start.starts_with(b"\x7fELF") && !start[16..].contains(&CORE)
+}
+
+/// Writes the blocks in the format of another tool; `name` is for messages.
+fn export(
+    output: &mut Output,
+    questions: &mut Questions<'_>,
+    answers: &Answers,
+    target: Target,
+    name: &str,
+) -> io::Result<()> {
+    let (mut profile, stacks) = Profile::of_heap(questions);
+    profile.title = title(answers);
+    let blocks: Vec<LiveBlock> = answers
+        .blocks()
+        .iter()
+        .map(|block| LiveBlock { stack: answers.stacks.number_of(block), size_bytes: block.size_bytes })
+        .collect();
+    let scope = Scope::default();
+    let sums = answers.stacks.profile(answers.blocks());
+    let events = HeapEvents {
+        source: EventSource::Live(&blocks),
+        scope: &scope,
+        sums: &sums,
+        threads: Vec::new(),
+        stacks: &stacks,
+    };
+    if !target.has_events() {
+        // An image does not show what was allocated before the live blocks.
+        profile = profile.with_columns(&["inuse_space", "inuse_objects"]);
+    }
+    let heap = target.has_events().then_some(&events);
+    let subject = Subject { profile: &profile, heap, marks: &[] };
+    let compression = output.named_compression();
+    let choice = Choice { column: profile.main_column, rows: Rows::Stacks, compression };
+    let written = write(target, &subject, choice, output)
+        .map_err(|error| io::Error::other(format!("{name}: {error}")))?;
+    for loss in &written.losses {
+        complain(&format_args!("note: {loss}"));
+    }
+    Ok(())
 }
 
 fn flame(questions: &mut Questions<'_>, answers: &Answers) -> String {

@@ -1,4 +1,4 @@
-//! `cairn decode`: call stacks out of logs, texts and raw bytes.
+//! `cairn decode`: decodes call stacks in logs, texts and raw bytes.
 
 mod crash;
 mod input;
@@ -9,15 +9,16 @@ use std::io;
 use std::path::PathBuf;
 
 use cairn_format::{AbsoluteAddress, WordSize};
-use cairn_logs::decode::{Format, DecodeOptions};
+use cairn_logs::decode::{DecodeOptions, Format};
 use cairn_symbols::{Symbolizer, SymbolizerOptions};
 use cairn_wire::{cbf, xnu};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 
 use super::symbol_options::{SymbolOptions, limited};
+use crate::new_file::{DASH, Output};
 use crate::output::{Outcome, complain};
-use print::Printer;
+use print::DecodePrinter;
 
 /// Decode call stacks found in logs, texts or raw bytes
 ///
@@ -30,53 +31,62 @@ use print::Printer;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Decode {
     /// Files to read, `-` for standard input (also the default), or the texts themselves
+    #[arg(value_name = "FILE|TEXT")]
     inputs: Vec<OsString>,
 
-    /// Executable with the functions that the addresses lie in; adds function, file and line to every frame
+    /// Executable that the addresses belong to; adds function, file and line to every frame
     #[arg(short, long, value_name = "FILE")]
     exe: Option<PathBuf>,
 
-    /// Where the executable was loaded, for position-independent ones
+    /// Address at which a position-independent executable was loaded
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number, requires = "exe")]
     load_address: Option<u64>,
 
-    /// Sum up all allocations by call stack, most bytes first, as libwebsockets' heapmap.sh does for a screen-scrape
-    #[arg(long, conflicts_with_all = ["to", "keep"])]
+    /// Sum up all allocations by call stack, most bytes first, as libwebsockets' heapmap.sh does
+    #[arg(long, conflicts_with_all = ["format", "keep"])]
     totals: bool,
 
     /// Print one JSON object a line (with --totals: one object)
-    #[arg(long, conflicts_with = "to")]
+    #[arg(long, conflicts_with = "format")]
     json: bool,
 
     /// Convert to this format
-    #[arg(long, value_name = "FORMAT")]
-    to: Option<FormatName>,
+    #[arg(long, value_name = "FORMAT", alias = "to")]
+    format: Option<FormatName>,
 
-    /// Tell the kinds of frames apart: pc:, ra: (return address) or async: before each address
-    #[arg(long, conflicts_with_all = ["to", "json", "totals"])]
+    /// Write to this file; - for standard output
+    #[arg(short, long, value_name = "FILE", default_value = DASH, hide_default_value = true)]
+    output: PathBuf,
+
+    /// Replace an existing file
+    #[arg(long)]
+    force: bool,
+
+    /// Print the kind of each frame: pc:, ra: (return address) or async: before the address
+    #[arg(long, conflicts_with_all = ["format", "json", "totals"])]
     kinds: bool,
 
-    /// Print the lines without a call stack too, unchanged
+    /// Also print lines without a call stack, unchanged
     #[arg(long)]
     keep: bool,
 
-    /// Format of the input; `auto` looks for texts that say themselves what they are
-    #[arg(long, value_name = "FORMAT", default_value = "auto")]
-    from: From,
+    /// Format of the input; `auto` finds texts that name their format
+    #[arg(long, value_name = "FORMAT", default_value = "auto", alias = "from")]
+    input_format: InputFormat,
 
-    /// How the bytes of the input are written (with --from)
+    /// Encoding of the input (with --input-format)
     #[arg(long, value_name = "HOW", default_value = "auto")]
-    encoding: Encoding,
+    encoding: InputEncoding,
 
-    /// How the bytes of --to cbf, cif and xnu are written
+    /// Encoding of the output of --format cbf, cif and xnu
     #[arg(long, value_name = "HOW", default_value = "base64")]
     text: OutputEncoding,
 
-    /// Word size of the machine that made the stacks, where the format does not tell [default: that of --exe, else 64]
+    /// Word size of the machine that made the stacks, if the format does not say it [default: that of --exe, else 64]
     #[arg(long, value_name = "BITS", value_parser = ["16", "32", "64"])]
     word: Option<String>,
 
-    /// Whose Compact Backtrace Format to write
+    /// Variant of the Compact Backtrace Format to write
     #[arg(long, value_name = "NAME", default_value = "strict")]
     dialect: Dialect,
 
@@ -84,15 +94,15 @@ pub(crate) struct Decode {
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
     kernel_base: Option<u64>,
 
-    /// Name of the architecture for --to swift-json, where the input has none
+    /// Name of the architecture for --format swift-json, if the input has none
     #[arg(long, value_name = "NAME")]
     architecture: Option<String>,
 
-    /// Refuse damaged stacks instead of printing what can be had of them
+    /// Skip damaged stacks instead of printing their readable part
     #[arg(long)]
     strict: bool,
 
-    /// For the images of crash logs, which have build ids; -e names the addresses of all else.
+    /// For the images of crash logs, which have build ids. -e names all other addresses.
     #[command(flatten)]
     symbols: SymbolOptions,
 }
@@ -104,8 +114,8 @@ Examples:
   minicom -C /dev/stdout | cairn decode --keep -e app.elf
                                                        a live console, with the stacks explained
   cairn decode --totals -e app.elf < screen-scrape     who holds how much memory
-  cairn decode --from cbf 021a00999900                 Swift's compact backtraces, here in hexadecimal
-  cairn decode --from cbf --to swift-json --architecture x86_64 trace.cbf
+  cairn decode --input-format cbf 021a00999900         Swift's compact backtraces, here in hexadecimal
+  cairn decode --input-format cbf --format swift-json --architecture x86_64 -o trace.json trace.cbf
   cairn decode --symbols .build/release crash.json     a JSON crash log of Swift
 
 Output: `~b#size: BYTES, ADDRESS ADDRESS ...` a stack, innermost call first; with -e each frame follows on its own line.
@@ -115,10 +125,10 @@ Sizes with `?` are in no total.
 A crash log (SWIFT_BACKTRACE=format=json) is printed with its threads, registers, memory and images.
 A frame that has a name in the log keeps it. Files with the build ids of the log's images, which
 --symbols and --debug-dir find, name the others; -e names those outside of all its images.
---to converts the stack of each of its threads.
-A damaged stack is reported on standard error with its line, what can be had of it is printed, and the rest goes on.
+--format converts the stack of each of its threads.
+A damaged stack is reported on standard error with its line; its readable part is printed, and decoding continues.
 
-Exit codes: 0 all stacks were sound; 1 something was damaged or could not be read; 2 the arguments make no sense.";
+Exit codes: 0 all stacks were intact; 1 something was damaged or could not be read; 2 the arguments are invalid.";
 
 /// A format by name.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -147,14 +157,14 @@ impl FormatName {
     }
 }
 
-/// What the input is said to be.
+/// The format of the input: stated, or found out.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum From {
+enum InputFormat {
     Auto,
     Named(FormatName),
 }
 
-impl ValueEnum for From {
+impl ValueEnum for InputFormat {
     fn value_variants<'a>() -> &'a [Self] {
         use FormatName::{Cbf, Cif, Lws, SwiftJson, Xnu};
         &[
@@ -175,12 +185,12 @@ impl ValueEnum for From {
     }
 }
 
-/// How the bytes of an input are written.
+/// Encoding of the input.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Encoding {
-    /// Hexadecimal or base64 when the input has no other characters, else raw
+enum InputEncoding {
+    /// Hexadecimal or base64 if the input has no other characters, else raw
     Auto,
-    /// As they are
+    /// Raw bytes
     Raw,
     /// Hexadecimal digits, a record a line
     Hex,
@@ -188,18 +198,18 @@ enum Encoding {
     Base64,
 }
 
-/// How the bytes of a conversion are written.
+/// Encoding of the output.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OutputEncoding {
     /// Base64, a record a line
     Base64,
     /// Hexadecimal digits, a record a line
     Hex,
-    /// As they are, one record after the other
+    /// Raw bytes, one record after the other
     Raw,
 }
 
-/// Whose Compact Backtrace Format to write.
+/// Variant of the Compact Backtrace Format.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Dialect {
     /// As the format's document says
@@ -249,7 +259,13 @@ impl Decode {
                 None => xnu::Packing::None,
             },
         };
-        let mut printer = Printer::new(&self, symbols, options.xnu_packing);
+        let output = Output::begin_text(&self.output, self.force)?;
+        if self.format.is_some_and(|format| format != FormatName::SwiftJson)
+            && self.text == OutputEncoding::Raw
+        {
+            output.refuse_terminal("a binary format (--text raw)")?;
+        }
+        let mut printer = DecodePrinter::new(&self, output, symbols, options.xnu_packing);
         let mut outcome = Outcome::Done;
         for source in input::sources(&self.inputs) {
             match input::read(&source, &self, &options, &mut printer) {
@@ -266,37 +282,38 @@ impl Decode {
         Ok(outcome)
     }
 
-    /// Ends the program, as wrong arguments do, when options contradict each other in a way that clap cannot see.
+    /// Ends the program like clap does when options contradict each other in a way that clap cannot detect.
     fn check_combinations(&self) {
-        let is_xnu = self.from == From::Named(FormatName::Xnu);
-        let (kind, complaint) = match (self.from, self.to) {
-            (From::Auto, _) if self.encoding != Encoding::Auto => (
+        let is_xnu = self.input_format == InputFormat::Named(FormatName::Xnu);
+        let (kind, complaint) = match (self.input_format, self.format) {
+            (InputFormat::Auto, _) if self.encoding != InputEncoding::Auto => (
                 ErrorKind::MissingRequiredArgument,
-                "--encoding needs --from FORMAT: texts that say themselves what they are have one encoding",
+                "--encoding needs --input-format FORMAT: texts that name their format have one encoding",
             ),
             (_, Some(FormatName::SwiftJson))
-                if self.architecture.is_none() && self.from != From::Named(FormatName::SwiftJson) =>
+                if self.architecture.is_none()
+                    && self.input_format != InputFormat::Named(FormatName::SwiftJson) =>
             {
                 (
                     ErrorKind::MissingRequiredArgument,
-                    "--to swift-json needs --architecture NAME (such as x86_64 or arm64): Swift's JSON must name one",
+                    "--format swift-json needs --architecture NAME (such as x86_64 or arm64): Swift's JSON must name one",
                 )
             }
             _ if is_xnu && matches!(self.word.as_deref(), Some("16" | "32")) => (
                 ErrorKind::ArgumentConflict,
-                "--word does not apply to --from xnu: XNU packs whole 64-bit words, or 32-bit distances from the \
+                "--word does not apply to --input-format xnu: XNU packs whole 64-bit words, or 32-bit distances from the \
                  kernel's base; leave --word out, and for distances add --kernel-base ADDRESS",
             ),
             (_, to) if self.kernel_base.is_some() && !is_xnu && to != Some(FormatName::Xnu) => (
                 ErrorKind::ArgumentConflict,
-                "--kernel-base needs --from xnu or --to xnu: no other format has distances from the kernel's base",
+                "--kernel-base needs --input-format xnu or --format xnu: no other format has distances from the kernel's base",
             ),
             _ => return,
         };
         crate::Cairn::command().error(kind, complaint).exit()
     }
 
-    /// The one that was asked for, or that of the program.
+    /// Returns the word size that was asked for, or that of the program.
     fn word_size(&self, program: Option<WordSize>) -> WordSize {
         match self.word.as_deref() {
             Some("16") => WordSize::Bits16,

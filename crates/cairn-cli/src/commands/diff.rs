@@ -61,7 +61,7 @@ pub(crate) struct DiffCommand {
     #[arg(long, value_name = "AMOUNT", value_parser = super::heap_input::parse_size)]
     fail_above: Option<u64>,
 
-    /// Print one JSON object; docs/report.md tells its fields
+    /// Print one JSON object; docs/book/reference/json.md describes its fields
     #[arg(long)]
     json: bool,
 

@@ -15,6 +15,7 @@ mod summary;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, IsTerminal};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,59 +24,64 @@ use cairn_run::{Announcements, End, Event, Library, Obstacle, Program, Running, 
 use clap::Args;
 
 use super::heap_text;
+use super::processes::parse_pid;
 use crate::output::{Outcome, complain};
 use live::Recordings;
 
 /// Record where a program's memory goes
 ///
-/// Runs the program as it would run without cairn, and records every allocation and every free with its call stack, to
-/// PROGRAM.PID.cairn in the current directory. The exit status is the program's own. No recompiling; the program must be
-/// linked dynamically, against glibc, for this machine's processor.
+/// Runs the program unchanged, records every allocation and every free with its call stack to PROGRAM.PID.cairn in the
+/// current directory, and ends with the program's exit code. The program need not be recompiled; it must be linked
+/// dynamically, against glibc, for the processor of this machine.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub(crate) struct Heap {
+pub(crate) struct HeapCommand {
     #[command(subcommand)]
     action: Option<Action>,
 
-    /// The program, and its arguments
+    /// The program and its arguments. cairn's own options come before it
+    // Hyphens are not allowed in front: an option that cairn does not know is an error, not a program.
     #[arg(
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         required_unless_present_any = ["attach", "detach"],
         value_name = "PROGRAM"
     )]
     program: Vec<OsString>,
 
-    /// Record a process that runs already, until Ctrl-C or its end; it goes on afterwards
-    #[arg(long, value_name = "PID", conflicts_with_all = ["program", "detach", "children", "or_run"])]
+    /// Record a running process until Ctrl-C or its end; it continues afterwards
+    #[arg(long, value_name = "PID", value_parser = parse_pid, conflicts_with_all = ["program", "detach", "children", "or_run"])]
     attach: Option<u32>,
 
-    /// End what `--attach` began
-    #[arg(long, value_name = "PID", conflicts_with = "program")]
+    /// End the recording that `--attach` began, from another terminal
+    #[arg(long, value_name = "PID", value_parser = parse_pid, conflicts_with = "program")]
     detach: Option<u32>,
 
-    /// Where to record to: a directory (`DIR/` is made if need be), or a file; `%n` is the program's name, `%p` its
-    /// process id
+    /// Write the recording to this file or directory (`DIR/` is created). In the name, `%n` stands for the program's
+    /// name and `%p` for its PID [default: %n.%p.cairn]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
 
-    /// Say nothing but what went wrong: no status line, no summary
+    /// Replace an existing recording of the same name; otherwise the new one gets a number
+    #[arg(long, requires = "output")]
+    force: bool,
+
+    /// Print errors only: no status line and no summary
     #[arg(short, long)]
     quiet: bool,
 
-    /// Record its children, too, forked ones and the programs that it starts, each to a file of its own
+    /// Also record child processes, forked or started, each to a file of its own
     #[arg(long)]
     children: bool,
 
-    /// Record also the mappings that the program makes itself
+    /// Also record the mappings that the program itself creates
     #[arg(long)]
     mmap: bool,
 
-    /// Record a sample only, on average one byte of so many (512KiB): costs next to nothing, sums are estimates
+    /// Record a sample: one byte in SIZE on average, as 512KiB. Costs almost nothing; totals are estimates
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     sample: Option<u64>,
 
-    /// Stop recording after this time (30s, 5m, 1h); the program goes on
+    /// Stop recording after this time (30s, 5m, 1h); the program continues
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     duration: Option<Duration>,
 
@@ -83,22 +89,22 @@ pub(crate) struct Heap {
     #[arg(long)]
     start_paused: bool,
 
-    /// Stop recording when a file is that large (2GiB)
+    /// Stop recording when a file reaches this size, as 2GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
 
-    /// Record nothing; put in front of every block who allocated it, for core files and dumps
+    /// Record nothing; write the stack that allocated a block in front of it, for core files and dumps
     #[arg(
         long,
         value_name = "LAYOUT",
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "cairn",
-        conflicts_with_all = ["attach", "detach", "output", "mmap", "sample", "duration", "start_paused", "max_size"]
+        conflicts_with_all = ["attach", "detach", "output", "force", "mmap", "sample", "duration", "start_paused", "max_size"]
     )]
     annotate: Option<annotate::Layout>,
 
-    /// Run the program without recording where it cannot be recorded, in place of refusing
+    /// Run the program unrecorded if it cannot be recorded, instead of refusing
     #[arg(long)]
     or_run: bool,
 }
@@ -111,19 +117,21 @@ enum Action {
 const EXAMPLES: &str = "\
 Examples:
   cairn heap python3 -c 'print(sorted(str(n) for n in range(100000))[:3])'
-  cairn heap --children make -j8                 the compilers that it starts as well
-  cairn heap --sample 512KiB -- server --port 80 a sample, at nearly no cost
-  cairn heap --for 30s -- server --port 80       the first half minute of a server
-  cairn heap --annotate -- server --port 80      no recording; a core file says who allocated which block
-  cairn heap --attach 4711                       process 4711, from now until Ctrl-C
-  cairn heap ctl 4711 stop                       pause the recording of process 4711
-  cairn heap ctl 4711 mark 'after warm-up'       put a mark into it
+  cairn heap --children make -j8              record make and the compilers that it starts
+  cairn heap --sample 512KiB server --port 80 record a sample, at almost no cost
+  cairn heap --for 30s server --port 80       record the first 30 seconds of a server
+  cairn heap --annotate server --port 80      no recording; a core file names the stack of each block
+  cairn heap --attach 4711                    record process 4711, from now until Ctrl-C
+  cairn heap ctl 4711 stop                    pause the recording of process 4711
+  cairn heap ctl 4711 mark 'after warm-up'    write a mark into the recording
+  cairn heap -- --odd-name                    a program whose name begins with a hyphen
 
 Without this command: LD_PRELOAD=libcairn_preload.so CAIRN_HEAP=output=/var/tmp/%n.%p.cairn PROGRAM
 
-Exit codes: the program's own; 127 there is no such program; 126 it cannot be run; 2 it cannot be recorded, see the message.";
+Exit codes: that of the program; 127 there is no such program; 126 it cannot be run; 2 it cannot be
+recorded; 1 a file cannot be written, or with --attach and --detach, the process is missing.";
 
-impl Heap {
+impl HeapCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         if let Some(Action::Ctl(ctl)) = self.action {
             return ctl.run();
@@ -133,9 +141,9 @@ impl Heap {
             (_, Some(process)) => Some(attach::detach(process)),
             _ => None,
         } {
-            return Ok(done.unwrap_or_else(|Refused { status, message }| {
+            return Ok(done.unwrap_or_else(|Refused { outcome, message }| {
                 complain(&message);
-                Outcome::Status(status)
+                outcome
             }));
         }
         let Some((name, arguments)) = self.program.split_first() else { return Ok(Outcome::Done) };
@@ -145,9 +153,9 @@ impl Heap {
         };
         match ended {
             Ok(end) => end.imitate(),
-            Err(Refused { status, message }) => {
+            Err(Refused { outcome, message }) => {
                 complain(&message);
-                Ok(Outcome::Status(status))
+                Ok(outcome)
             }
         }
     }
@@ -163,7 +171,7 @@ impl Heap {
             };
             let library = unpacked.map_err(|error| Refused::because("the library for recording", &error))?;
             let announcements = Announcements::new().map_err(|error| Refused {
-                status: 2,
+                outcome: Outcome::Partly,
                 message: format!(
                     "{error}; set TMPDIR to a directory for temporary files that can be written to"
                 ),
@@ -172,12 +180,13 @@ impl Heap {
         });
         match is_ready {
             Ok((output, library, announcements)) => {
+                self.make_room(&output, &program)?;
                 let options = self.options(&output, announcements.path());
                 let start = Start { program: &program, arguments, library: Some((&library, &options)) };
                 let running = start.run().map_err(|error| Refused::start(&program, &error))?;
                 self.follow(running, announcements)
             }
-            Err(refused) if self.or_run && refused.status != 126 => {
+            Err(refused) if self.or_run && refused.outcome != Outcome::CannotRun => {
                 complain(&format_args!("{}; it runs unrecorded", refused.message));
                 let start = Start { program: &program, arguments, library: None };
                 let mut running = start.run().map_err(|error| Refused::start(&program, &error))?;
@@ -193,9 +202,14 @@ impl Heap {
         }
     }
 
-    /// Where the recordings go: absolute, checked to be writable.
+    /// Returns the pattern of the recordings' names: absolute, in a directory that can be written to.
     fn output(&self) -> Result<PathBuf, Refused> {
         let asked = self.output.as_deref().unwrap_or(Path::new("."));
+        if asked == Path::new("-") {
+            let why = "a recording grows while the program runs, and is written to a file: give its name, as in \
+                       -o app.cairn (`cairn pack -o -` writes a finished one to standard output)";
+            return Err(Refused { outcome: Outcome::Refused, message: format!("-: {why}") });
+        }
         let unusable = |path: &Path, error: &io::Error| Refused::because(&path.display().to_string(), error);
         if asked.as_os_str().as_encoded_bytes().ends_with(b"/") {
             Directory::open_or_make(asked).map_err(|error| unusable(asked, &error))?;
@@ -205,25 +219,42 @@ impl Heap {
         } else {
             let directory = asked.parent().filter(|parent| !parent.as_os_str().is_empty());
             let file = asked.file_name().ok_or_else(|| Refused {
-                status: 2,
+                outcome: Outcome::Refused,
                 message: format!(
-                    "{}: no name for a file; give a file or a directory that exists",
+                    "{}: this names no file; give a file or an existing directory",
                     asked.display()
                 ),
             })?;
             (directory.unwrap_or(Path::new(".")), file)
         };
         let directory = fs::canonicalize(directory).map_err(|error| unusable(directory, &error))?;
-        // Whether files can be made there, before the program runs and not after.
+        // An error must come before the program runs, not after.
         try_to_write(&directory).map_err(|error| unusable(&directory, &error))?;
-        // The percent signs of directories are no fields.
+        // Percent signs in the names of directories are no fields.
         let mut path = OsString::from(directory.into_os_string().to_string_lossy().replace('%', "%%"));
         path.push("/");
         path.push(file);
         Ok(path.into())
     }
 
-    /// The value of `CAIRN_HEAP`.
+    /// With `--force`, removes the file that has the recording's name: the library replaces nothing.
+    /// Not needed for names with the PID, which no other process has.
+    fn make_room(&self, output: &Path, program: &Program) -> Result<(), Refused> {
+        if !self.force {
+            return Ok(());
+        }
+        let name = program.path().file_name().unwrap_or_default();
+        let Some(path) = name_without_pid(output, name) else { return Ok(()) };
+        let refused = |error: &io::Error| Refused::because(&path.display().to_string(), error);
+        let (directory, name) = Directory::of(&path).map_err(|error| refused(&error))?;
+        match directory.facts(&name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(refused(&error)),
+            Ok(_) => directory.remove(&name).map_err(|error| refused(&error)),
+        }
+    }
+
+    /// Returns the value of `CAIRN_HEAP`.
     fn options(&self, output: &Path, announcements: &Path) -> OsString {
         let mut options = OsString::from("parent,announce=");
         options.push(announcements);
@@ -232,8 +263,8 @@ impl Heap {
             options.push(text);
         };
         if let Some(bytes) = self.max_size {
-            // The program's own file is drained all the time: this is for the case that nobody can. It needs some room to turn
-            // round in.
+            // The program's own file is drained continuously and stays small; this limit is for the case
+            // that cairn is killed. The file needs room for what is not yet drained.
             const LEAST_BYTES: u64 = 64 << 20;
             add(format!("max-size={}", bytes.max(LEAST_BYTES)));
         }
@@ -252,9 +283,9 @@ impl Heap {
     }
 
     fn follow(&self, mut running: Running, mut announcements: Announcements) -> Result<End, Refused> {
-        /// A sample is small, and the program shall not notice who reads it.
+        /// A sample is small: rare reads suffice, and disturb the program less.
         const SAMPLE_TICK: Duration = Duration::from_millis(20);
-        /// A program that has not begun to record by then does not begin.
+        /// A program that does not record by then never will.
         const PATIENCE: Duration = Duration::from_secs(2);
         let began = Instant::now();
         let mut tick = if self.sample.is_some() { SAMPLE_TICK } else { SHORTEST_TICK };
@@ -262,7 +293,7 @@ impl Heap {
         let mut recordings =
             Recordings::new(Some(running.process()), shows_status, self.max_size.unwrap_or(u64::MAX));
         let (mut is_late, mut is_over) = (false, false);
-        // The time that recording may take begins with it, however long the program takes to be loaded.
+        // `--for` counts from the start of the recording: loading the program may take long.
         let mut recorded_since = None;
         let end = loop {
             let event = running.wait(tick).map_err(|error| not_run(&error))?;
@@ -304,17 +335,18 @@ impl Heap {
         Ok(end)
     }
 
-    /// A recording ends with its process: one that is closed before would lack what follows.
+    /// Waits until the recordings of all children have ended. One that is closed earlier would lack
+    /// the rest.
     fn wait_for_children(
         &self,
         recordings: &mut Recordings,
         announcements: &mut Announcements,
         tick: Duration,
     ) {
-        /// What the program started last may still be on its way to its recording; what has none by then will have none.
+        /// A child that was just started may not record yet; one that does not by then never will.
         const PATIENCE: Duration = Duration::from_secs(5);
         let mut interrupts = None;
-        let (mut is_told, mut quiet_since) = (false, Instant::now());
+        let (mut has_warned, mut quiet_since) = (false, Instant::now());
         loop {
             recordings.tick();
             let is_open = recordings.open_children() > 0;
@@ -322,7 +354,7 @@ impl Heap {
                 && !is_open
                 && quiet_since.elapsed() < PATIENCE
                 && recordings.awaits_any_of(holder::started_with(announcements.path()));
-            // After the looks at who lives: what has ended by then has announced whatever it did.
+            // Read after the liveness checks: a process that has ended by then has announced everything.
             let late = announcements.read().unwrap_or_default();
             let is_late = !late.is_empty();
             late.into_iter().for_each(|announced| recordings.add(announced));
@@ -332,8 +364,8 @@ impl Heap {
             if !is_open && !is_late && !is_awaited {
                 return;
             }
-            if is_open && !is_told && !self.quiet {
-                is_told = true;
+            if is_open && !has_warned && !self.quiet {
+                has_warned = true;
                 recordings.say(&format_args!(
                     "the program has ended; still open: {}; Ctrl-C closes what is open",
                     heap_text::counted(recordings.open_children() as u64, "child recording")
@@ -346,15 +378,17 @@ impl Heap {
     }
 }
 
-/// What the program wrote is looked at so often while it writes much,
+/// Shortest pause between two reads of the spool, for programs that write much.
 const SHORTEST_TICK: Duration = Duration::from_millis(1);
-/// and so often while it writes little: each look wakes a processor, and finds its caches cold.
+/// Longest pause between two reads, for programs that write little: each read wakes a processor, whose
+/// caches are cold by then.
 const LONGEST_TICK: Duration = Duration::from_millis(4);
-/// Some thousands of allocations are much, and some ten thousand too much: what waits is to stay in the caches.
+/// Bytes of one read below which the pause grows: some thousands of allocations.
 const LITTLE_BYTES: u64 = 64 << 10;
+/// Bytes of one read from which the pause shrinks, so that waiting events stay in the caches.
 const MUCH_BYTES: u64 = 256 << 10;
 
-/// How long to wait when so much came in the last time.
+/// Returns the pause before the next read, from the last pause and the bytes that were read after it.
 fn next_tick(tick: Duration, read_bytes: u64) -> Duration {
     match read_bytes {
         ..LITTLE_BYTES => (tick * 2).min(LONGEST_TICK),
@@ -363,7 +397,22 @@ fn next_tick(tick: Duration, read_bytes: u64) -> Duration {
     }
 }
 
-/// Makes a file in a directory and removes it again.
+/// Fills `%n` and `%%` into a pattern for names; nothing when the pattern contains the PID.
+fn name_without_pid(pattern: &Path, program: &OsStr) -> Option<PathBuf> {
+    let mut filled = Vec::new();
+    let mut bytes = pattern.as_os_str().as_bytes().iter();
+    while let Some(&byte) = bytes.next() {
+        match if byte == b'%' { bytes.next() } else { None } {
+            Some(b'p') => return None,
+            Some(b'n') => filled.extend_from_slice(program.as_bytes()),
+            Some(&other) => filled.push(other),
+            None => filled.push(byte),
+        }
+    }
+    Some(OsString::from_vec(filled).into())
+}
+
+/// Creates a file in a directory and removes it.
 fn try_to_write(directory: &Path) -> io::Result<()> {
     let directory = Directory::open(directory)?;
     let mut number = 0_u32;
@@ -371,46 +420,53 @@ fn try_to_write(directory: &Path) -> io::Result<()> {
         let trial = OsString::from(format!(".cairn-{}-{number}", std::process::id()));
         match directory.create_new(&trial) {
             Ok(_) => return directory.remove(&trial),
-            // Of a process with the same number in another container, or left by one that was killed.
+            // It belongs to a process with this PID in another container, or is left of a killed one.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Why nothing is put into a process that runs, and what to do.
+/// Explains that waiting for the program failed.
 fn not_run(error: &io::Error) -> Refused {
-    Refused { status: 126, message: format!("the program cannot be run: {error}") }
+    Refused { outcome: Outcome::CannotRun, message: format!("the program cannot be run: {error}") }
 }
 
-/// Why nothing is recorded, and the exit status for it.
+/// The reason why nothing is recorded.
 struct Refused {
-    status: u8,
+    outcome: Outcome,
     message: String,
 }
 
 impl Refused {
     fn because(what: &str, error: &io::Error) -> Self {
         Self {
-            status: 2,
+            outcome: Outcome::Partly,
             message: format!(
-                "{what}: {error}; nothing can be recorded there, give another place with --output"
+                "{what}: {error}; nothing can be recorded there, name another place with --output"
             ),
         }
     }
 
     fn start(program: &Program, error: &cairn_run::StartError) -> Self {
-        Self { status: 126, message: format!("{}: cannot be started: {error}", program.path().display()) }
+        let message = format!("{}: cannot be started: {error}", program.path().display());
+        Self { outcome: Outcome::CannotRun, message }
     }
 }
 
 impl From<Obstacle> for Refused {
     fn from(obstacle: Obstacle) -> Self {
-        Self { status: obstacle.exit_status(), message: obstacle.to_string() }
+        let outcome = match obstacle {
+            Obstacle::NotFound { .. } => Outcome::NoProgram,
+            Obstacle::NotExecutable { .. } => Outcome::CannotRun,
+            Obstacle::Unreadable { .. } => Outcome::Partly,
+            _ => Outcome::Refused,
+        };
+        Self { outcome, message: obstacle.to_string() }
     }
 }
 
-/// A number of bytes with its unit.
+/// Reads a number of bytes with its unit.
 fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -427,7 +483,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "a size is a number above 0: 512KiB, 64MiB, 2GiB".to_owned())
 }
 
-/// A time with its unit.
+/// Reads a time with its unit.
 fn parse_time(text: &str) -> Result<Duration, String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -449,7 +505,7 @@ mod tests {
 
     #[test]
     fn ticks_are_longer_while_little_comes() {
-        let after = |looks: &[u64]| looks.iter().fold(SHORTEST_TICK, |tick, &bytes| next_tick(tick, bytes));
+        let after = |reads: &[u64]| reads.iter().fold(SHORTEST_TICK, |tick, &bytes| next_tick(tick, bytes));
         assert_eq!(after(&[0; 20]), LONGEST_TICK);
         assert_eq!(after(&[0, 100 << 10]), SHORTEST_TICK * 2);
         assert_eq!(after(&[0, 0, 0, 1 << 20]), LONGEST_TICK / 2);
@@ -457,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_one_left_in_a_directory_does_not_say_that_nothing_can_be_written() {
+    fn directory_is_writable_despite_files_left_by_others() {
         let directory = std::env::temp_dir().join(format!("cairn-trial-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         for number in 0..3 {
@@ -467,6 +523,15 @@ mod tests {
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 3);
         fs::remove_dir_all(&directory).unwrap();
         assert_eq!(try_to_write(&directory).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn force_replaces_names_without_the_pid() {
+        let name = |pattern: &str| name_without_pid(Path::new(pattern), OsStr::new("server"));
+        assert_eq!(name("/var/%n.cairn").as_deref(), Some(Path::new("/var/server.cairn")));
+        assert_eq!(name("/100%%/a.cairn").as_deref(), Some(Path::new("/100%/a.cairn")));
+        assert_eq!(name("/var/50%").as_deref(), Some(Path::new("/var/50%")));
+        assert_eq!(name("/var/%n.%p.cairn"), None);
     }
 
     #[test]

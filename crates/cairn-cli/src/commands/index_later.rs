@@ -1,8 +1,8 @@
-//! Indexes of symbols: where they are kept, and who builds them.
+//! Indexes of symbols: their cache, and the process that builds them.
 //!
-//! One address is answered sooner than an index is built, so the command does not build any itself. When its answers are
-//! out, it starts itself anew as `cairn symbolize --index-only FILE...`: detached, at the lowest priority, one at a time for each
-//! cache directory, and for at most ten minutes. The next look at the same files finds their indexes.
+//! Answering one address is faster than building an index, so commands build none. When its answers are
+//! printed, a command starts `cairn symbolize --index-only FILE...`: detached, at the lowest priority, one
+//! at a time for each cache directory, for at most ten minutes. The next command finds the indexes.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,20 +17,20 @@ use clap::Args;
 
 use crate::output::complain;
 
-/// Whether and where indexes are kept.
+/// Whether and where indexes are cached.
 #[derive(Args)]
 pub(crate) struct CacheOptions {
-    /// Keep indexes of large files here [default: cairn/symbols in the user's cache directory]
+    /// Cache indexes of large files in this directory [default: cairn/symbols in the user's cache directory]
     #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
     cache_dir: Option<PathBuf>,
 
-    /// Neither use nor keep indexes of symbols
+    /// Neither read nor write cached indexes
     #[arg(long)]
     no_cache: bool,
 }
 
 impl CacheOptions {
-    /// Where indexes are kept: for a program that has no home, nowhere.
+    /// Returns the cache directory; none without a home directory.
     fn directory(&self) -> Option<PathBuf> {
         if self.no_cache {
             return None;
@@ -58,17 +58,16 @@ impl CacheOptions {
         self.directory().into_iter().fold(options, SymbolizerOptions::cache_dir).indexes_in_background(false)
     }
 
-    /// Has the indexes of these programs built by another process, which searches as `search` says; relative paths in it are
-    /// below the current directory. What prevents that is no news: the answers were given.
+    /// Starts another process that builds the indexes of these programs, with the options of `search`.
+    /// Errors are ignored: the answers were printed.
     pub(crate) fn build_later(&self, programs: Vec<PathBuf>, search: Search) {
         let _ = self.try_build_later(programs, search);
     }
 
     fn try_build_later(&self, programs: Vec<PathBuf>, search: Search) -> io::Result<()> {
         let Some(directory) = self.directory().filter(|_| !programs.is_empty()) else { return Ok(()) };
-        // Such files take the place of many; and arguments have their limit.
         let programs = programs.into_iter().take(MAX_PROGRAMS);
-        // Who is busy now starts no other; asked here, it saves a process.
+        // The new process would end at once if another one holds the lock.
         let lock = lock(&directory)?;
         drop(lock);
         let mut arguments: Vec<OsString> = vec!["symbolize".into()];
@@ -81,7 +80,7 @@ impl CacheOptions {
         cairn_run::start_detached(&std::env::current_exe()?, "cairn".as_ref(), &arguments)
     }
 
-    /// Builds the indexes of these files now; true when all are there.
+    /// Builds the indexes of these files now; true if all of them exist afterwards.
     pub(crate) fn build_now(&self, files: &[PathBuf], options: SymbolizerOptions) -> io::Result<bool> {
         let directory = self.directory().ok_or_else(|| {
             io::Error::other(
@@ -91,13 +90,13 @@ impl CacheOptions {
         let _lock = lock(&directory)?;
         std::thread::spawn(|| {
             std::thread::sleep(LONGEST);
-            // What it wrote so far has a name that the next one cleans up.
+            // The next builder removes the unfinished file by its name.
             std::process::exit(1);
         });
         let mut symbolizer = Symbolizer::new(options);
         let mut all = true;
         for file in files {
-            // One after the other, so that one file's memory is free before the next one needs its own.
+            // One after the other, so that the memory of one is free before the next.
             let module = symbolizer.add_file(file).map_err(io::Error::other)?;
             all &= symbolizer.build_index(module);
         }
@@ -105,44 +104,46 @@ impl CacheOptions {
     }
 }
 
-/// Where debug files are searched for, as arguments of `cairn symbolize`.
+/// The search for debug files, as arguments of `cairn symbolize`.
 #[derive(Default)]
 pub(crate) struct Search {
     arguments: Vec<OsString>,
 }
 
 impl Search {
-    /// A directory, or the sysroot.
+    /// Adds an option with a path, which becomes absolute.
     pub(crate) fn path(mut self, option: &str, path: &Path) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         self.arguments.extend([option.into(), path.into()]);
         self
     }
 
-    /// `FROM=TO`; `from` is a path of another machine.
+    /// Adds `--map-path FROM=TO`; `from` is a path on another machine.
     pub(crate) fn map(mut self, from: &Path, to: &Path) -> Self {
         let to = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
         let mut both = from.as_os_str().to_owned();
         both.push("=");
         both.push(to);
-        self.arguments.extend(["--map".into(), both]);
+        self.arguments.extend(["--map-path".into(), both]);
         self
     }
 
+    /// Adds a flag if it is set.
     pub(crate) fn flag(mut self, option: &str, set: bool) -> Self {
         self.arguments.extend(set.then(|| option.into()));
         self
     }
 }
 
-/// The kernel gives the lock back when its holder ends, however that is.
+/// Locks the cache directory for one builder. The kernel releases the lock when its holder ends.
 fn lock(directory: &Path) -> io::Result<File> {
     let file = Directory::private(directory)?.modify_or_create(".builder.lock".as_ref())?;
     file.try_lock().map_err(|_| io::Error::other("another process builds indexes in the same directory"))?;
     Ok(file)
 }
 
+/// Maximum programs for one builder: the length of a command line is limited.
 const MAX_PROGRAMS: usize = 256;
 
-/// A program of a gigabyte takes some ten seconds.
+/// Maximum time of a builder. A program of one gigabyte takes about ten seconds.
 const LONGEST: Duration = Duration::from_secs(600);

@@ -13,8 +13,10 @@ mod heap;
 mod heap_input;
 mod heap_text;
 mod index_later;
+mod options;
 mod pack;
 mod play;
+mod processes;
 mod report;
 #[cfg(target_os = "linux")]
 mod snapshot;
@@ -34,7 +36,7 @@ pub(crate) use heap_input::parse_size;
 /// The subcommands.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    Heap(heap::Heap),
+    Heap(heap::HeapCommand),
     Top(Box<top::Top>),
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),

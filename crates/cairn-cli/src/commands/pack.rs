@@ -1,6 +1,6 @@
-//! `cairn pack`: a spool as a small recording.
+//! `cairn pack`: packs a spool into a small recording.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -8,56 +8,56 @@ use cairn_analysis::heap::HeapRecording;
 use cairn_recording::{Events, Finding, Recording, RecordingError, Summary, Wanted, pack};
 use clap::{Args, ValueEnum};
 
-use crate::new_file::Output;
-use crate::output::{Outcome, Progress, complain};
+use crate::new_file::{DASH, Output};
+use crate::output::{Outcome, Progress, complain, refusal};
 
 /// Pack a recording: the same events in a tenth of the bytes
 ///
-/// A program that records without `cairn` beside it leaves a spool. Every command reads spools as they are; packed, they
-/// are small and open at once.
+/// A program that records without `cairn` leaves a spool. Every command reads spools; a packed recording is smaller and
+/// opens faster.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   cairn pack program.4711.spool            writes program.4711.cairn
-  cairn pack -o small.cairn old.cairn      a name of your own
-  cairn pack -o - program.spool | ssh ...  to standard output, without sums
-  cairn pack --in-place old.cairn          reports of a large old recording at once
-  cairn pack --check old.cairn             is all of it there and intact?
+  cairn pack -o small.cairn old.cairn      writes small.cairn
+  cairn pack -o - program.spool | ssh ...  writes to standard output, without sums
+  cairn pack --in-place old.cairn          adds sums to a large recording, so that reports are fast
+  cairn pack --check old.cairn             reads everything and reports damage
 
-Exit codes: 0 all went well; 1 the recording cannot be read, or the file not be written; 2 the arguments make no sense;
+Exit codes: 0 everything was done; 1 the recording cannot be read, or the file cannot be written; 2 the arguments are invalid;
 3 parts of the recording are missing or damaged, and what there is was packed.")]
 pub(crate) struct Pack {
-    /// The recording; `-` for standard input
+    /// The recording; - for standard input
     recording: PathBuf,
 
-    /// Where to write; `-` for standard output [default: the recording's name, ending in .cairn]
+    /// Write to this file; - for standard output [default: the recording's name, ending in .cairn; for -, -]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
 
-    /// Keep the sums of all events beside them, so that reports need not read the events
+    /// Store the sums of all events beside them, so that reports need not read the events
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     sums: Sums,
 
-    /// Write nothing: read all of the recording, and say what is damaged
+    /// Write nothing: read the whole recording and report damage
     #[arg(long, conflicts_with_all = ["output", "force", "sums", "in_place"])]
     check: bool,
 
-    /// Write no other file: add the sums to the recording itself, which is packed already
+    /// Write no other file: add the sums to the recording itself, which must be packed
     #[arg(long, conflicts_with_all = ["output", "force", "sums"])]
     in_place: bool,
 }
 
-/// When sums are kept.
+/// When sums are stored.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sums {
-    /// Of two million events and more all sums, when they are small beside the file or the events; else of half a million and more those
-    /// of the whole picture, when they are small beside the file
+    /// All sums of at least two million events, or those of the whole picture of at least half a million, if they are
+    /// small compared with the file
     Auto,
-    /// Always, whatever room they take
+    /// Always, whatever their size
     Always,
     /// Never
     Never,
@@ -70,7 +70,7 @@ impl Pack {
             RecordingError::Io { source, .. } if crate::output::is_broken_pipe(&source) => source,
             error => io::Error::other(format!("{name}: {error}")),
         };
-        let recording = if self.recording == Path::new("-") {
+        let recording = if self.recording == Path::new(DASH) {
             Recording::from_reader(io::stdin().lock())
         } else {
             Recording::open(&self.recording)
@@ -85,17 +85,23 @@ impl Pack {
         if self.check {
             return check(recording, &self.recording);
         }
+        let is_stdin = self.recording == Path::new(DASH);
+        if self.in_place && is_stdin {
+            return Err(refusal("--in-place changes a file; standard input is none, name the file"));
+        }
         if self.in_place {
             return add_sums(recording, &self.recording);
         }
-        let output = self.output.unwrap_or_else(|| self.recording.with_extension("cairn"));
-        if output == Path::new("-") {
-            let stdout = BufWriter::with_capacity(1 << 16, crate::output::stdout());
-            let summary = pack(&recording, stdout).map_err(in_file)?;
+        let beside = || if is_stdin { DASH.into() } else { self.recording.with_extension("cairn") };
+        let output = self.output.unwrap_or_else(beside);
+        let mut file = Output::begin(&output, self.force)?;
+        file.refuse_terminal("a packed recording")?;
+        if output == Path::new(DASH) {
+            let summary = pack(&recording, &mut file).map_err(in_file)?;
+            file.finish()?;
             note(&summary.findings);
             return Ok(either(of_opening, outcome_of(&summary.findings)));
         }
-        let mut file = Output::begin(&output, self.force)?;
         let progress = Progress::begin("packing");
         let summary = pack(&recording, &mut file).map_err(in_file)?;
         let mut bytes = None;
@@ -104,14 +110,14 @@ impl Pack {
             // Through the descriptor: the file has no name yet.
             let path = PathBuf::from(format!("/proc/self/fd/{}", packed.as_raw_fd()));
             if self.sums != Sums::Never && path.exists() {
-                keep(&path, self.sums == Sums::Always).map_err(in_file)?;
+                store_sums(&path, self.sums == Sums::Always).map_err(in_file)?;
             }
             bytes = Some(packed.metadata()?.len());
         }
         drop(progress);
         note(&summary.findings);
         file.finish()?;
-        bytes.map_or(Ok(()), |bytes| tell(&summary, &output, bytes))?;
+        bytes.map_or(Ok(()), |bytes| print_size(&summary, &output, bytes))?;
         Ok(either(of_opening, outcome_of(&summary.findings)))
     }
 }
@@ -124,16 +130,16 @@ fn either(one: Outcome, other: Outcome) -> Outcome {
     if one == Outcome::Done { other } else { one }
 }
 
-/// Reads all of a recording, what lies behind sums as well, and the sums.
+/// Reads a whole recording, with the events that sums stand for, and checks the sums.
 fn check(recording: Recording, path: &Path) -> io::Result<Outcome> {
-    /// Takes events and does nothing with them.
-    struct Nothing;
-    impl Events for Nothing {}
+    /// Ignores all events.
+    struct IgnoredEvents;
+    impl Events for IgnoredEvents {}
 
     let named = |error: RecordingError| io::Error::other(format!("{}: {error}", path.display()));
     let progress = Progress::begin("reading all of it");
     let mut findings = recording.check_events(u64::MAX).map_err(named)?;
-    for finding in recording.read(&Wanted::ALL, &mut Nothing).map_err(named)?.findings {
+    for finding in recording.read(&Wanted::ALL, &mut IgnoredEvents).map_err(named)?.findings {
         if !findings.contains(&finding) {
             findings.push(finding);
         }
@@ -155,8 +161,8 @@ fn check(recording: Recording, path: &Path) -> io::Result<Outcome> {
     Ok(outcome)
 }
 
-/// Keeps sums in what was just packed. Where they cannot be written, it is as good without.
-fn keep(path: &Path, always: bool) -> Result<(), RecordingError> {
+/// Stores sums in a recording that was just packed. It is complete without them, so errors of writing are ignored.
+fn store_sums(path: &Path, always: bool) -> Result<(), RecordingError> {
     let heap = HeapRecording::new(Recording::open(path)?);
     if always {
         heap.keep(path, u64::MAX)?
@@ -173,30 +179,30 @@ fn add_sums(recording: Recording, path: &Path) -> io::Result<Outcome> {
         return Err(io::Error::other(format!("{}: {why}", path.display())));
     }
     let heap = HeapRecording::new(recording);
-    let told = |what: &str| {
+    let report = |what: &str| {
         let name = path.display().to_string();
         writeln!(anstream::stderr(), "{}: {what}", crate::output::printable(&name))
     };
     if heap.keeps_sums().map_err(named)? {
-        told("the sums are there already")?;
+        report("the sums are there already")?;
         return Ok(Outcome::Done);
     }
     let progress = Progress::begin("adding up");
-    let kept = heap.keep(path, u64::MAX).map_err(named)?;
+    let stored = heap.keep(path, u64::MAX).map_err(named)?;
     drop(progress);
-    for finding in &kept.read.findings {
+    for finding in &stored.read.findings {
         complain(&format_args!("{}: {finding}", path.display()));
     }
-    let added = kept.added.map_err(|error| io::Error::other(error.to_string()))?;
+    let added = stored.added.map_err(|error| io::Error::other(error.to_string()))?;
     if added == 0 {
         let why = "no sums are added to what is damaged or was not closed; pack it to another file";
         return Err(io::Error::other(format!("{}: {why}", path.display())));
     }
-    told(&format!("{added} bytes of sums added"))?;
+    report(&format!("{added} bytes of sums added"))?;
     Ok(Outcome::Done)
 }
 
-fn tell(summary: &Summary, output: &Path, bytes: u64) -> io::Result<()> {
+fn print_size(summary: &Summary, output: &Path, bytes: u64) -> io::Result<()> {
     let Summary { allocations, marks, changes, .. } = summary;
     writeln!(
         anstream::stderr(),

@@ -1,10 +1,11 @@
-//! `cairn play`: the events of a recording in order, each stack with the names of its time.
+//! `cairn play`: prints the events of a recording in order, each stack with the names of its time.
 
 mod json;
 mod modules;
 mod text;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::ControlFlow;
@@ -20,31 +21,42 @@ use regex::Regex;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::output::{Outcome, complain};
 
-/// How long a look at a recording that is written waits for the next one.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Pause between two reads of a growing recording.
+const READ_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Play a recording: its events in order, each stack with the modules that were there when it was taken
+/// Play a recording: its events in order, each stack with the modules loaded when it was taken
 ///
 /// Reads cairn's own recordings, also while they are written, and recordings of call-stack-tracker from Windows.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Play {
-    /// The recording, `-` for standard input
+    /// The recording; - for standard input
+    #[arg(value_name = "RECORDING")]
     file: PathBuf,
 
-    /// Begin here: seconds from the start (also 20ms, 5m, 2h) or a time such as 2026-11-20T14:05:00.5Z
-    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true)]
-    since: Option<TimeBound>,
+    /// Begin at this time: seconds from the start (also 20ms, 5m, 2h), or 2026-11-20T14:05:00.5Z
+    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true, alias = "since")]
+    from: Option<TimeBound>,
 
-    /// End before this
-    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true)]
-    until: Option<TimeBound>,
+    /// End before this time
+    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true, alias = "until")]
+    to: Option<TimeBound>,
+
+    /// Print the last event of each thread at this time; with --modules, the modules that were loaded
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = parse_time,
+        allow_hyphen_values = true,
+        conflicts_with_all = ["from", "to", "follow", "collapse"]
+    )]
+    at: Option<TimeBound>,
 
     /// Only events of this thread: its number or its name. May be repeated
     #[arg(short, long, value_name = "THREAD")]
     thread: Vec<String>,
 
-    /// Only stacks with a frame in this module, and its loads: path, name, or name up to a point. May be repeated
+    /// Only stacks with a frame in this module, and its loads: its path, its name, or the name up to a dot. May be repeated
     #[arg(short, long, value_name = "MODULE")]
     module: Vec<String>,
 
@@ -56,11 +68,11 @@ pub(crate) struct Play {
     #[arg(long)]
     stacks: bool,
 
-    /// Also allocations and frees, which are left out otherwise
+    /// Also print allocations and frees, which are left out otherwise
     #[arg(long)]
     heap: bool,
 
-    /// Go on while the recording is written, until the recorded program ends
+    /// Continue while the recording grows, until the recorded program ends
     #[arg(short, long, conflicts_with_all = ["collapse", "modules", "word"])]
     follow: bool,
 
@@ -76,11 +88,11 @@ pub(crate) struct Play {
     #[arg(long)]
     json: bool,
 
-    /// How times are printed
+    /// Format of times
     #[arg(long, value_name = "HOW", default_value = "clock")]
     time: TimeStyle,
 
-    /// Width of addresses in a recording of call-stack-tracker, which does not say it [default: guessed]
+    /// Bits of an address in a recording of call-stack-tracker, which does not state it [default: guessed]
     #[arg(long, value_name = "BITS", value_parser = ["32", "64"])]
     word: Option<String>,
 
@@ -91,11 +103,12 @@ pub(crate) struct Play {
 const EXAMPLES: &str = "\
 Examples:
   cairn play app.cairn                           everything, in order
-  cairn play app.cairn --since 2 --until 2.5     half a second
+  cairn play app.cairn --from 2 --to 2.5         half a second
+  cairn play app.cairn --at 2.5                  the last event of each thread at this time
   cairn play app.cairn --match 'parse|lex'       stacks with such a function
-  cairn play app.cairn --collapse -m libfoo      who calls libfoo, how often
-  cairn play app.cairn --follow --match error    as it happens
-  cairn play app.cairn --modules                 which module was where, and when
+  cairn play app.cairn --collapse -m libfoo      the callers of libfoo, most frequent first
+  cairn play app.cairn --follow --match error    events as they happen
+  cairn play app.cairn --modules                 the modules: addresses, and when they were loaded
   cairn play windows.rec --symbols pdbs/         a recording of call-stack-tracker
 
 Output of each stack, innermost call first:
@@ -105,12 +118,12 @@ Output of each stack, innermost call first:
       \"app\"! 0x55d01a2b31c9: app+0x11c9
       \"\"! 0x7f3a5c8d2e4c:
   }
-A frame without names shows its module and the offset in it, one outside of all modules its address.
+A frame without names shows its module and the offset in it; a frame outside of all modules, its address.
 
-Exit codes: 0 all was read; 1 the file is no recording or cannot be read; 2 the arguments make no
-sense; 3 the recording ends too early or is damaged, and all that can be read of it was printed.";
+Exit codes: 0 all was read; 1 the file is no recording or cannot be read; 2 the arguments are
+invalid; 3 the recording ends too early or is damaged, and all that can be read of it was printed.";
 
-/// How times are printed.
+/// Format of times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum TimeStyle {
     /// Date and time in UTC, with microseconds
@@ -143,6 +156,9 @@ impl Play {
             Some(player) if self.collapse => {
                 self.print_groups(player, names.as_mut(), &mut *output.borrow_mut())
             }
+            Some(player) if self.at.is_some() => {
+                self.print_last_events(player, names.as_mut(), &mut *output.borrow_mut())
+            }
             Some(player) => self.print_events(player, names.as_mut(), &output),
         };
         output.into_inner().flush()?;
@@ -167,7 +183,7 @@ impl Play {
             Some("32") => WordSize::Bits32,
             Some(_) => WordSize::Bits64,
             None if is_stdin => return Player::from_reader(io::stdin().lock()),
-            // The picture of the modules shows all of the time.
+            // The picture of the modules shows the whole time.
             None if self.modules => return Player::open(&self.file),
             None => return Player::open_for(&self.file, &self.filter()),
         };
@@ -181,9 +197,14 @@ impl Play {
     }
 
     fn filter(&self) -> Filter {
+        // An event at the moment itself belongs to `--at`.
+        let after = |bound| match bound {
+            TimeBound::FromStart(nanos) => TimeBound::FromStart(nanos.saturating_add(1)),
+            TimeBound::Wall(nanos) => TimeBound::Wall(nanos.saturating_add(1)),
+        };
         Filter {
-            since: self.since,
-            until: self.until,
+            since: if self.modules { self.from.or(self.at) } else { self.from },
+            until: self.to.or(self.at.map(after)),
             threads: self.thread.clone(),
             modules: self.module.clone(),
             pattern: self.pattern.clone(),
@@ -206,7 +227,7 @@ impl Play {
         let player = self.with_sink(output, |sink| {
             Player::follow(&self.file, &self.filter(), names, sink, &mut || {
                 shown = output.borrow_mut().flush();
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(READ_INTERVAL);
                 if shown.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })
         })?;
@@ -221,7 +242,7 @@ impl Play {
         play: impl FnOnce(&mut EventSink<'_>) -> Result<T, PlayError>,
     ) -> Result<T, Stopped> {
         let mut written = Ok(());
-        let mut text = text::Printer::new(self.time);
+        let mut text = text::EventPrinter::new(self.time);
         let played = play(&mut |event: &Event, tables: &dyn Tables, names: Option<&mut Names>| {
             let output = &mut *output.borrow_mut();
             written = match self.json {
@@ -232,6 +253,31 @@ impl Play {
         });
         written?;
         Ok(played?)
+    }
+
+    /// Prints the last event of each thread that passes the filter, in the order of time.
+    fn print_last_events(
+        &self,
+        player: &mut Player,
+        mut names: Option<&mut Names>,
+        output: &mut impl Write,
+    ) -> Result<(), Stopped> {
+        let mut last: BTreeMap<Option<usize>, Event> = BTreeMap::new();
+        let mut sink = |event: &Event, _: &dyn Tables, _: Option<&mut Names>| {
+            last.insert(event.thread, event.clone());
+            ControlFlow::Continue(())
+        };
+        player.play(&self.filter(), names.as_deref_mut(), &mut sink)?;
+        let mut events: Vec<Event> = last.into_values().collect();
+        events.sort_by_key(|event| event.nanos);
+        let mut text = text::EventPrinter::new(self.time);
+        for event in &events {
+            match self.json {
+                true => json::event(output, event, player.tables(), names.as_deref_mut())?,
+                false => text.event(output, event, player.tables(), names.as_deref_mut())?,
+            }
+        }
+        Ok(())
     }
 
     fn print_groups(
@@ -246,7 +292,7 @@ impl Play {
             ControlFlow::Continue(())
         };
         player.play(&self.filter(), names.as_deref_mut(), &mut sink)?;
-        let mut text = text::Printer::new(self.time);
+        let mut text = text::EventPrinter::new(self.time);
         for group in collapsed.into_groups() {
             match self.json {
                 true => json::group(output, &group, player.tables(), names.as_deref_mut())?,
@@ -257,9 +303,9 @@ impl Play {
     }
 }
 
-/// What ended the playing too early.
+/// The reason why playing ended early.
 enum Stopped {
-    /// Nobody takes what is printed.
+    /// The output cannot be written.
     Output(io::Error),
     /// The recording cannot be read.
     Recording(PlayError),

@@ -57,7 +57,7 @@ pub(crate) struct ReportCommand {
     #[arg(long)]
     full: bool,
 
-    /// Print one JSON object; docs/report.md tells its fields
+    /// Print one JSON object; docs/book/reference/json.md describes its fields
     #[arg(long)]
     json: bool,
 

@@ -1,30 +1,31 @@
-//! `cairn snapshot`: the stacks of all threads of a running process.
+//! `cairn snapshot`: prints the stacks of all threads of a running process.
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cairn_analysis::names::{Names, file_name_of, named_frames};
 use cairn_analysis::snapshot::{self, SnapshotFrame, SnapshotThread};
-use cairn_files::{Existing, NewFile};
 use cairn_memory::process::FoundBy;
 use cairn_symbols::SourceFrame;
 use clap::Args;
 use serde::Serialize;
 
+use super::processes::parse_pid;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
+use crate::new_file::{DASH, Output};
 use crate::output::{Outcome, Palette, colored_stdout, printable};
 
 /// Print the stacks of all threads of a running process
 ///
-/// The process is stopped for some milliseconds and goes on by itself; names are looked up when it runs again.
+/// The process stops for some milliseconds and continues by itself; names are looked up while it runs again.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Snapshot {
-    /// Number of the process
-    #[arg(value_name = "PID")]
+    /// PID of the process
+    #[arg(value_name = "PID", value_parser = parse_pid)]
     process: u32,
 
-    /// Show only this thread: its number, or its name
+    /// Show only this thread, by number or name. May be repeated
     #[arg(short, long, value_name = "THREAD")]
     thread: Vec<String>,
 
@@ -36,9 +37,13 @@ pub(crate) struct Snapshot {
     #[arg(long)]
     json: bool,
 
-    /// Write a recording of it too, which `cairn play` reads; the file must not be there yet
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    /// Also write the snapshot to this file, as a recording that `cairn play` reads; - for standard output, without the text
+    #[arg(short, long, value_name = "FILE", alias = "record")]
+    output: Option<PathBuf>,
+
+    /// Replace an existing file
+    #[arg(long, requires = "output")]
+    force: bool,
 
     #[command(flatten)]
     symbols: SymbolOptions,
@@ -46,10 +51,10 @@ pub(crate) struct Snapshot {
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn snapshot 4711                 what does it do now?
+  cairn snapshot 4711                 the stacks of all threads
   cairn snapshot 4711 -t worker       one thread
-  cairn snapshot 4711 --record now.cairn
-                                      and keep it, to look at it elsewhere with cairn play
+  cairn snapshot $(pgrep -n server)   the newest process of this name
+  cairn snapshot 4711 -o now.cairn    write a recording too, for cairn play on any machine
   cairn snapshot 4711 --json | jq '.threads[].frames[0].function'
 
 Output: a line for each thread, and one for each call, innermost first:
@@ -58,19 +63,22 @@ Output: a line for each thread, and one for each call, innermost first:
     #1  0x000055d01a2b31c9  wait at worker.c:12 (inlined)
                             work at worker.c:31  worker+0x11c9
         end of stack
-The last line says why there are no more frames. Inlined calls have no address of their own.
+The last line of a stack says why it ends there. Inlined calls have no address of their own.
 
-Exit codes: 0 all stacks were found; 1 the process cannot be looked at; 2 the arguments make no
-sense; 3 some threads have no stack, which is said at their place.";
+Exit codes: 0 all stacks were found; 1 the process is missing or cannot be read; 2 the arguments are
+invalid; 3 some threads have no stack, and say why.";
 
 impl Snapshot {
     pub(crate) fn run(self) -> io::Result<Outcome> {
+        // Opened first: the process need not stop for a file that cannot be written.
+        let file = self.output.as_deref().map(|path| Output::begin(path, self.force)).transpose()?;
+        if let Some(file) = &file {
+            file.refuse_terminal("a recording")?;
+        }
         let snapshot = snapshot::Snapshot::take(self.process, self.max_frames).map_err(io::Error::other)?;
-        if let Some(path) = &self.record {
-            let problem = |error| io::Error::other(format!("{}: {error}", path.display()));
-            let mut file = NewFile::create(path).map_err(problem)?;
-            file.file_mut().write_all(&snapshot.to_recording()).map_err(problem)?;
-            file.commit(Existing::Refuse).map_err(problem)?;
+        if let Some(mut file) = file {
+            file.write_all(&snapshot.to_recording())?;
+            file.finish()?;
         }
         let wanted = |thread: &&SnapshotThread| {
             let is_it = |wanted: &String| *wanted == thread.name || *wanted == thread.id.to_string();
@@ -83,15 +91,17 @@ impl Snapshot {
             return Err(io::Error::other(format!("no such thread; there are: {}", all.join(", "))));
         }
         let mut names = self.symbols.wanted().then(|| {
-            // The kernel says which files a living process has mapped.
+            // The kernel knows which files a running process has mapped.
             let symbols = self.symbols.symbolizer().only_checked_paths(false);
             let mut names = snapshot.names(symbols, self.symbols.in_own_root());
             snapshot.prepare(&mut names);
             names
         });
         let mut output = BufWriter::new(colored_stdout());
-        if self.json {
-            let json = JsonSnapshot::new(&snapshot, &threads, names.as_mut());
+        if self.output.as_deref() == Some(Path::new(DASH)) {
+            // Standard output has the recording.
+        } else if self.json {
+            let json = SnapshotJson::new(&snapshot, &threads, names.as_mut());
             serde_json::to_writer(&mut output, &json)?;
             writeln!(output)?;
         } else {
@@ -180,24 +190,24 @@ fn is_kernels(module: &snapshot::SnapshotModule) -> bool {
     module.path.as_os_str().as_encoded_bytes().starts_with(b"[")
 }
 
-/// The object of `--json`; the fields are told in `docs/play.md`.
+/// The object of `--json`; `docs/book` documents its fields.
 #[derive(Serialize)]
-struct JsonSnapshot<'a> {
+struct SnapshotJson<'a> {
     schema: u32,
     process: u32,
     command_line: &'a [String],
     /// Nanoseconds since 1970.
     time_nanos: u64,
     stopped_nanos: u64,
-    threads: Vec<JsonThread<'a>>,
-    modules: Vec<JsonModule>,
+    threads: Vec<SnapshotThreadJson<'a>>,
+    modules: Vec<SnapshotModuleJson>,
 }
 
 #[derive(Serialize)]
-struct JsonThread<'a> {
+struct SnapshotThreadJson<'a> {
     thread: u32,
     name: &'a str,
-    frames: Vec<JsonFrame>,
+    frames: Vec<SnapshotFrameJson>,
     /// Why there are no more frames, or none at all.
     end: String,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -205,7 +215,7 @@ struct JsonThread<'a> {
 }
 
 #[derive(Serialize)]
-struct JsonModule {
+struct SnapshotModuleJson {
     path: String,
     start: String,
     end: String,
@@ -214,7 +224,7 @@ struct JsonModule {
 }
 
 #[derive(Serialize)]
-struct JsonFrame {
+struct SnapshotFrameJson {
     address: String,
     /// Index in the list of modules.
     module: Option<usize>,
@@ -227,18 +237,18 @@ struct JsonFrame {
     column: Option<u32>,
     /// Calls that were inlined here, innermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    inlined: Vec<JsonCall>,
+    inlined: Vec<SnapshotCallJson>,
 }
 
 #[derive(Serialize)]
-struct JsonCall {
+struct SnapshotCallJson {
     function: Option<String>,
     file: Option<String>,
     line: Option<u32>,
     column: Option<u32>,
 }
 
-impl JsonCall {
+impl SnapshotCallJson {
     fn new(frame: &SourceFrame) -> Self {
         let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(str::to_owned);
         Self {
@@ -250,7 +260,7 @@ impl JsonCall {
     }
 }
 
-impl<'a> JsonSnapshot<'a> {
+impl<'a> SnapshotJson<'a> {
     fn new(
         snapshot: &'a snapshot::Snapshot,
         threads: &[&'a SnapshotThread],
@@ -262,15 +272,22 @@ impl<'a> JsonSnapshot<'a> {
             let (frames, end) = match &thread.stack {
                 Ok(stack) => {
                     let frames = stack.frames.iter();
-                    let frames = frames.map(|frame| JsonFrame::new(snapshot, frame, names.as_deref_mut()));
+                    let frames =
+                        frames.map(|frame| SnapshotFrameJson::new(snapshot, frame, names.as_deref_mut()));
                     (frames.collect(), stack.stop.to_string())
                 }
                 Err(reason) => (Vec::new(), reason.to_string()),
             };
-            JsonThread { thread: thread.id, name: &thread.name, frames, end, failed: thread.stack.is_err() }
+            SnapshotThreadJson {
+                thread: thread.id,
+                name: &thread.name,
+                frames,
+                end,
+                failed: thread.stack.is_err(),
+            }
         };
         let threads = threads.iter().map(&mut thread).collect();
-        let modules = snapshot.modules.iter().map(|module| JsonModule {
+        let modules = snapshot.modules.iter().map(|module| SnapshotModuleJson {
             path: module.path.to_string_lossy().into_owned(),
             start: module.range.start.to_string(),
             end: module.range.end.to_string(),
@@ -290,12 +307,12 @@ impl<'a> JsonSnapshot<'a> {
     }
 }
 
-impl JsonFrame {
+impl SnapshotFrameJson {
     fn new(snapshot: &snapshot::Snapshot, frame: &SnapshotFrame, names: Option<&mut Names>) -> Self {
         let found = names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[][..], named_frames);
         let (outermost, inlined) = match found.split_last() {
-            Some((outermost, inlined)) => (JsonCall::new(outermost), inlined),
-            None => (JsonCall::new(&SourceFrame::default()), &[][..]),
+            Some((outermost, inlined)) => (SnapshotCallJson::new(outermost), inlined),
+            None => (SnapshotCallJson::new(&SourceFrame::default()), &[][..]),
         };
         Self {
             address: frame.frame.address().unwrap_or_default().to_string(),
@@ -313,7 +330,7 @@ impl JsonFrame {
             file: outermost.file,
             line: outermost.line,
             column: outermost.column,
-            inlined: inlined.iter().map(JsonCall::new).collect(),
+            inlined: inlined.iter().map(SnapshotCallJson::new).collect(),
         }
     }
 }

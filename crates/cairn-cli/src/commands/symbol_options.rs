@@ -1,4 +1,4 @@
-//! Where symbols are searched for: the options that several subcommands share.
+//! Options that say where symbols are: one group, in every command that names addresses.
 
 use std::path::PathBuf;
 
@@ -10,40 +10,56 @@ use clap::Args;
 use super::index_later::{CacheOptions, Search};
 use crate::output::{complain, max_unpacked_bytes, printable};
 
-/// Where the symbols are.
+/// Whether addresses are named, and where their symbols are.
 #[derive(Args)]
-#[command(next_help_heading = "Where symbols are searched for")]
+#[command(next_help_heading = "Symbols")]
 pub(crate) struct SymbolOptions {
-    /// Directory with programs, debug files or PDB files, by their names or their recorded paths. May be repeated
-    #[arg(long, value_name = "DIR")]
+    #[command(flatten)]
+    search: SymbolSearch,
+
+    /// Look for no symbols: show modules and offsets only
+    #[arg(long)]
+    no_symbols: bool,
+}
+
+/// Where symbols are.
+#[derive(Args)]
+#[command(next_help_heading = "Symbols")]
+pub(crate) struct SymbolSearch {
+    /// Look for programs, debug files and PDB files in this directory, by name or recorded path. May be repeated
+    #[arg(long, value_name = "DIR", alias = "symbol-dir")]
     symbols: Vec<PathBuf>,
 
-    /// Directory with debug files, as /usr/lib/debug is one: `.build-id/xx/yyy.debug`. May be repeated
-    #[arg(long, value_name = "DIR")]
+    /// Look for debug files in this directory, as in /usr/lib/debug: `.build-id/xx/yyy.debug`. May be repeated
+    #[arg(long, value_name = "DIR", alias = "debug-file-directory")]
     debug_dir: Vec<PathBuf>,
 
-    /// Directory that holds the root of the recorded machine; recorded paths are looked up below it, and nowhere else
+    /// Look for recorded paths below this directory only: the root of the recorded machine
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
 
-    /// Look for files recorded below FROM in TO. May be repeated
-    #[arg(long, value_name = "FROM=TO", value_parser = parse_map)]
+    /// Look in TO for files recorded below FROM. May be repeated
+    #[arg(long, value_name = "FROM=TO", value_parser = parse_map, alias = "map")]
     map_path: Vec<(PathBuf, PathBuf)>,
 
-    /// Use files of another build than the recorded one too, and recorded paths without a build id;
-    /// names may then be wrong
+    /// Also use files of another build than the recorded one, and recorded paths without a build id; names may be wrong
     #[arg(long)]
     allow_mismatch: bool,
 
-    /// Look for no symbols: modules and offsets only
-    #[arg(long)]
-    no_symbols: bool,
+    /// Download missing files from the servers in DEBUGINFOD_URLS, if this cairn was built with the feature debuginfod
+    /// [default]
+    #[arg(long, overrides_with = "no_debuginfod")]
+    debuginfod: bool,
+
+    /// Download nothing
+    #[arg(long, overrides_with = "debuginfod")]
+    no_debuginfod: bool,
 
     #[command(flatten)]
     cache: CacheOptions,
 }
 
-/// With what the user says of compressed debug information.
+/// Applies `--max-unpacked` to compressed debug information.
 pub(crate) fn limited(options: SymbolizerOptions) -> SymbolizerOptions {
     match max_unpacked_bytes() {
         Some(limit) => options.max_unpacked_bytes(limit),
@@ -59,33 +75,11 @@ fn parse_map(text: &str) -> Result<(PathBuf, PathBuf), &'static str> {
     Ok((from.into(), to.into()))
 }
 
-impl SymbolOptions {
-    /// False when no names are wanted.
-    pub(crate) fn wanted(&self) -> bool {
-        !self.no_symbols
-    }
-
-    /// True when files of another build may name addresses too.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn allows_mismatch(&self) -> bool {
-        self.allow_mismatch
-    }
-
-    /// False when the user says where the root of the recorded machine is.
-    pub(crate) fn in_own_root(&self) -> bool {
-        self.sysroot.is_none()
-    }
-
-    /// The root of the recorded machine, where the user says where it is.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn root(&self) -> Option<&std::path::Path> {
-        self.sysroot.as_deref()
-    }
-
-    /// For recordings and images, which may come from strangers and name any file of this machine.
+impl SymbolSearch {
+    /// Returns the options of a symbolizer for files that the user names.
     pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
         let options = limited(SymbolizerOptions::new()).allow_mismatch(self.allow_mismatch);
-        let mut options = options.only_checked_paths(true);
+        let mut options = options.debuginfod(!self.no_debuginfod);
         for directory in &self.symbols {
             options = options.symbol_dir(directory);
         }
@@ -101,27 +95,70 @@ impl SymbolOptions {
         self.cache.apply(options)
     }
 
-    /// Has another process build the indexes that were missed. To be called when the answers are out.
-    pub(crate) fn index_later(&self, names: &Names) {
-        self.index_these_later(names.without_index());
-    }
-
-    /// The same for programs that are known.
-    pub(crate) fn index_these_later(&self, programs: Vec<PathBuf>) {
+    /// Starts another process that builds the missing indexes of these programs. For the end of a
+    /// command, when the answers are printed.
+    pub(crate) fn index_later(&self, programs: Vec<PathBuf>) {
         let mut search = Search::default().flag("--allow-mismatch", self.allow_mismatch);
-        search = self.symbols.iter().fold(search, |search, path| search.path("--symbol-dir", path));
+        search = search.flag("--no-debuginfod", self.no_debuginfod);
+        search = self.symbols.iter().fold(search, |search, path| search.path("--symbols", path));
         search = self.debug_dir.iter().fold(search, |search, path| search.path("--debug-dir", path));
         search = self.sysroot.iter().fold(search, |search, path| search.path("--sysroot", path));
         search = self.map_path.iter().fold(search, |search, (from, to)| search.map(from, to));
         self.cache.build_later(programs, search);
     }
+
+    /// Builds the indexes of these files now; true if all of them exist afterwards.
+    pub(crate) fn index_now(&self, files: &[PathBuf]) -> std::io::Result<bool> {
+        self.cache.build_now(files, self.symbolizer())
+    }
 }
 
-/// Says for each module once why its frames have no names, and which files were not used or are of another build.
+impl SymbolOptions {
+    /// False if no names are wanted.
+    pub(crate) fn wanted(&self) -> bool {
+        !self.no_symbols
+    }
+
+    /// True if files of another build may name addresses too.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn allows_mismatch(&self) -> bool {
+        self.search.allow_mismatch
+    }
+
+    /// False if the user says where the root of the recorded machine is.
+    pub(crate) fn in_own_root(&self) -> bool {
+        self.search.sysroot.is_none()
+    }
+
+    /// Returns the root of the recorded machine, if the user says where it is.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn root(&self) -> Option<&std::path::Path> {
+        self.search.sysroot.as_deref()
+    }
+
+    /// Returns the options of a symbolizer for recordings and images, which may be untrusted and name any
+    /// file of this machine.
+    pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
+        self.search.symbolizer().only_checked_paths(true)
+    }
+
+    /// Starts another process that builds the indexes that were missed. For the end of a command, when
+    /// the answers are printed.
+    pub(crate) fn index_later(&self, names: &Names) {
+        self.index_these_later(names.without_index());
+    }
+
+    /// As [`index_later`](Self::index_later), for known programs.
+    pub(crate) fn index_these_later(&self, programs: Vec<PathBuf>) {
+        self.search.index_later(programs);
+    }
+}
+
+/// Reports for each module once why its frames have no names, and which files were not used or are of another build.
 pub(crate) fn complain_about_modules(names: &Names) {
     for (key, report) in names.reports() {
         let module = file_name_of(&key.path);
-        // What the kernel maps by itself, such as `[vdso]`, has no file.
+        // Mappings of the kernel, such as `[vdso]`, have no file.
         if module.starts_with('[') {
             continue;
         }
@@ -148,21 +185,21 @@ pub(crate) fn complain_about_modules(names: &Names) {
     }
 }
 
-/// What to do for names that are missing: most functions of these modules have none, because their debug files are not here.
+/// Explains how to get missing names: most functions of some modules have none without their debug files.
 pub(crate) fn what_names_need(names: &heap::Names<'_>) -> Option<String> {
-    /// So many modules are told.
-    const TOLD: usize = 3;
+    /// Maximum modules in the message.
+    const LISTED: usize = 3;
     let modules = names.mostly_unnamed();
-    let told: Vec<_> = modules.iter().take(TOLD).map(|name| printable(name)).collect();
-    let more = match modules.len().saturating_sub(TOLD) {
+    let listed: Vec<_> = modules.iter().take(LISTED).map(|name| printable(name)).collect();
+    let more = match modules.len().saturating_sub(LISTED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    (!told.is_empty()).then(|| {
+    (!listed.is_empty()).then(|| {
         format!(
             "functions without names in {}{more}: install their debug symbols (packages that end in -dbgsym or -debuginfo), \
              or say where their debug files are (--debug-dir); the recording need not be made again",
-            told.join(", ")
+            listed.join(", ")
         )
     })
 }

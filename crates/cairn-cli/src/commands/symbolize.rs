@@ -1,4 +1,4 @@
-//! `cairn symbolize`: from addresses in files to functions, files and lines.
+//! `cairn symbolize`: names addresses in files: function, file and line.
 
 mod input;
 mod print;
@@ -9,35 +9,37 @@ use std::path::{Path, PathBuf};
 
 use cairn_format::{ModuleOffset, StatedAddress};
 use cairn_logs::lines::LineReader;
-use cairn_symbols::{AddressKind, Lookup, ModuleId, Place, Section, Symbolizer, SymbolizerOptions};
+use cairn_symbols::{AddressKind, Lookup, ModuleId, Place, Section, Symbolizer};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, ValueEnum};
 
-use super::index_later::{CacheOptions, Search};
-use super::symbol_options::limited;
+use super::symbol_options::SymbolSearch;
+use crate::new_file::DASH;
 use crate::output::{Outcome, complain};
+use crate::standard_input::InputFile;
 use input::{Files, Question};
-use print::Printer;
+use print::AnswerPrinter;
 
 /// Name addresses in programs and libraries: function, file, line and inlined calls
 ///
 /// Reads ELF files with DWARF inside or in separate debug files, PE with PDB or DWARF, Mach-O with dSYM, Breakpad symbols,
-/// perf maps and jitdumps. Answers as addresses come in, one after the other, and many at once when many are there.
+/// perf maps and jitdumps. Answers each line as it arrives, and many at once if many are available.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Symbolize {
-    /// Addresses, hexadecimal; without any, lines of standard input
+    /// Hexadecimal addresses; lines of standard input if there are none, or for -
+    #[arg(value_name = "ADDRESS")]
     addresses: Vec<String>,
 
-    /// File that the addresses lie in
-    #[arg(short, long, value_name = "FILE", visible_alias = "obj")]
+    /// File that contains the addresses; - for standard input
+    #[arg(short, long, value_name = "FILE", alias = "obj")]
     exe: Option<PathBuf>,
 
-    /// Whose output to print
+    /// Style of the output
     #[arg(long, value_name = "STYLE", ignore_case = true, overrides_with = "output_style")]
     output_style: Option<Style>,
 
-    /// Print what binutils' addr2line prints; -f, -i, -p or -C mean this too
+    /// Print the output of binutils' addr2line, as -f, -i, -p and -C also do
     #[arg(long, conflicts_with = "output_style")]
     addr2line: bool,
 
@@ -53,7 +55,7 @@ pub(crate) struct Symbolize {
     #[arg(long, conflicts_with = "section")]
     relative_address: bool,
 
-    /// Addresses are those that calls return to: look up the call before
+    /// Addresses are return addresses: look up the call before each
     #[arg(long)]
     return_addresses: bool,
 
@@ -65,91 +67,9 @@ pub(crate) struct Symbolize {
     shape: ShapeArguments,
 
     #[command(flatten)]
-    places: Places,
-}
+    search: SymbolSearch,
 
-/// What is shown of an answer, by the names that addr2line and llvm-symbolizer have for it.
-#[derive(Args)]
-#[command(next_help_heading = "As addr2line and llvm-symbolizer have it")]
-struct ShapeArguments {
-    /// Show function names; KIND is none or linkage
-    #[arg(short, long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = "linkage", value_parser = ["none", "linkage"])]
-    functions: Option<String>,
-
-    /// Show inlined calls
-    #[arg(short, long, visible_alias = "inlining", action = ArgAction::SetTrue)]
-    inlines: bool,
-
-    /// Show the place only, with the name of the function that holds it
-    #[arg(long, conflicts_with = "inlines")]
-    no_inlines: bool,
-
-    /// Show readable function names
-    #[arg(short = 'C', long, value_name = "STYLE", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
-    demangle: Option<String>,
-
-    /// Show function names as the linker knows them
-    #[arg(long, conflicts_with = "demangle")]
-    no_demangle: bool,
-
-    /// Print a frame on one line
-    #[arg(short, long)]
-    pretty_print: bool,
-
-    /// Show the address before its answer
-    #[arg(short = 'a', long = "addresses")]
-    show_addresses: bool,
-
-    /// Leave the directories of files out
-    #[arg(short = 's', long)]
-    basenames: bool,
-
-    /// The kind of file; taken for the sake of scripts, and seen from the file itself
-    #[arg(short = 'b', long, value_name = "NAME", hide = true)]
-    target: Option<String>,
-
-    /// Taken for the sake of scripts: names have their limits in any case
-    #[arg(short = 'r', long, visible_short_alias = 'R', alias = "recurse-limit", hide = true)]
-    no_recurse_limit: bool,
-}
-
-/// Where files are looked for.
-#[derive(Args)]
-#[command(next_help_heading = "Where files are looked for")]
-struct Places {
-    /// Look for debug files in this directory too
-    #[arg(long, value_name = "DIR", visible_alias = "debug-file-directory")]
-    debug_dir: Vec<PathBuf>,
-
-    /// Look for the files themselves in this directory too
-    #[arg(long, value_name = "DIR")]
-    symbol_dir: Vec<PathBuf>,
-
-    /// Take all paths as below this directory
-    #[arg(long, value_name = "DIR")]
-    sysroot: Option<PathBuf>,
-
-    /// Look for files below FROM in TO instead
-    #[arg(long, value_name = "FROM=TO", value_parser = parse_map)]
-    map: Vec<(PathBuf, PathBuf)>,
-
-    /// Use debug files of another build too
-    #[arg(long)]
-    allow_mismatch: bool,
-
-    /// Ask no servers for files that are not here; else those in DEBUGINFOD_URLS are asked, if this cairn was built with the
-    /// feature debuginfod
-    #[arg(long, overrides_with = "debuginfod")]
-    no_debuginfod: bool,
-
-    /// What is the case anyway, as llvm-symbolizer calls it
-    #[arg(long, hide = true)]
-    debuginfod: bool,
-
-    #[command(flatten)]
-    cache: CacheOptions,
-
-    /// Build the index of each file that was asked for before ending; else another process does, when this one is done
+    /// Build missing indexes before ending, instead of in another process afterwards
     #[arg(long, conflicts_with = "no_cache")]
     index: bool,
 
@@ -158,16 +78,49 @@ struct Places {
     index_only: Vec<PathBuf>,
 }
 
-impl Places {
-    /// The same places for another process.
-    fn search(&self) -> Search {
-        let mut search = Search::default().flag("--allow-mismatch", self.allow_mismatch);
-        search = search.flag("--no-debuginfod", self.no_debuginfod);
-        search = self.debug_dir.iter().fold(search, |search, path| search.path("--debug-dir", path));
-        search = self.symbol_dir.iter().fold(search, |search, path| search.path("--symbol-dir", path));
-        search = self.sysroot.iter().fold(search, |search, path| search.path("--sysroot", path));
-        self.map.iter().fold(search, |search, (from, to)| search.map(from, to))
-    }
+/// Parts of an answer that are shown, by the options of addr2line and llvm-symbolizer.
+#[derive(Args)]
+#[command(next_help_heading = "Options of addr2line and llvm-symbolizer")]
+struct ShapeArguments {
+    /// Show function names; KIND is none or linkage
+    #[arg(short, long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = "linkage", value_parser = ["none", "linkage"])]
+    functions: Option<String>,
+
+    /// Show inlined calls
+    #[arg(short, long, alias = "inlining", action = ArgAction::SetTrue)]
+    inlines: bool,
+
+    /// Show no inlined calls: the name of the function that contains the address
+    #[arg(long, conflicts_with = "inlines")]
+    no_inlines: bool,
+
+    /// Show readable function names
+    #[arg(short = 'C', long, value_name = "STYLE", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    demangle: Option<String>,
+
+    /// Show function names as in the symbol table
+    #[arg(long, conflicts_with = "demangle")]
+    no_demangle: bool,
+
+    /// Print each frame on one line
+    #[arg(short, long)]
+    pretty_print: bool,
+
+    /// Show the address before its answer
+    #[arg(short = 'a', long = "addresses")]
+    show_addresses: bool,
+
+    /// Show the names of files without directories
+    #[arg(short = 's', long)]
+    basenames: bool,
+
+    /// Ignored, for scripts: the file itself shows its kind
+    #[arg(short = 'b', long, value_name = "NAME", hide = true)]
+    target: Option<String>,
+
+    /// Ignored, for scripts: demangling is always limited
+    #[arg(short = 'r', long, visible_short_alias = 'R', alias = "recurse-limit", hide = true)]
+    no_recurse_limit: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -175,40 +128,41 @@ Examples:
   cairn symbolize -e app 0x1234 0x1250       two addresses
   cairn symbolize -e app < addresses         many, one a line
   echo '/usr/lib/libz.so.1 0x4a20' | cairn symbolize
-                                             files on the lines, as llvm-symbolizer takes them
-  cairn symbolize -fpiCe app 1234            what addr2line -fpiCe app 1234 prints
+                                             a file on each line, as for llvm-symbolizer
+  xzcat vmlinux.xz | cairn symbolize -e - ffffffff81000000
+  cairn symbolize -fpiCe app 1234            the output of addr2line -fpiCe app 1234
   cairn symbolize --output-style=JSON -e app 0x1234
-                                             what llvm-symbolizer prints
-  ln -s cairn addr2line                      called by that name, it takes addr2line's arguments
+                                             the output of llvm-symbolizer
+  ln -s cairn addr2line                      under this name, cairn takes addr2line's arguments
 
-Addresses are those of the file itself, as nm and objdump print them. In the style of
-llvm-symbolizer numbers without 0x are decimal, as there.
+Addresses are those in the file, as nm and objdump print them. In the styles of
+llvm-symbolizer, numbers without 0x are decimal.
 
-Exit codes: 0 all addresses were named; 1 a file could not be read; 2 the arguments make no sense;
-3 some addresses are not known. In the styles of other tools unknown addresses are 0.";
+Exit codes: 0 all addresses were named; 1 a file could not be read; 2 the arguments are invalid;
+3 some addresses are unknown. In the styles of other tools, unknown addresses end with 0.";
 
 /// Whose output to print.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Style {
-    /// One line a frame, with the reason where nothing is known
+    /// A line for each frame, or the reason why it has no name
     Cairn,
-    /// As binutils' addr2line
+    /// Output of binutils' addr2line
     Addr2line,
-    /// As llvm-symbolizer
+    /// Output of llvm-symbolizer
     #[value(name = "LLVM")]
     Llvm,
-    /// As llvm-symbolizer in its GNU style
+    /// Output of llvm-symbolizer in its GNU style
     #[value(name = "GNU")]
     Gnu,
-    /// As llvm-symbolizer in its JSON style
+    /// Output of llvm-symbolizer in its JSON style
     #[value(name = "JSON")]
     Json,
-    /// A JSON object a line, of our own
+    /// The object of `--json`
     #[value(skip)]
     OwnJson,
 }
 
-/// What is shown of an answer.
+/// Parts of an answer that are shown.
 #[derive(Clone, Copy)]
 struct Shape {
     functions: bool,
@@ -219,7 +173,8 @@ struct Shape {
     basenames: bool,
 }
 
-/// Called as `addr2line` or `llvm-symbolizer`, also with a target in front or a version behind, the program is that command.
+/// Returns the arguments of `cairn symbolize` if the program is called `addr2line` or `llvm-symbolizer`,
+/// with a target in front or a version behind; else the arguments themselves.
 pub(crate) fn by_name(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let Some(name) = arguments.next() else { return Vec::new() };
     let stem = Path::new(&name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -242,7 +197,7 @@ pub(crate) fn by_name(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsSt
     all
 }
 
-/// Hexadecimal with `0x`, else decimal.
+/// Reads a number: hexadecimal with `0x`, else decimal.
 fn parse_bytes(text: &str) -> Result<u64, std::num::ParseIntError> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -250,23 +205,16 @@ fn parse_bytes(text: &str) -> Result<u64, std::num::ParseIntError> {
     }
 }
 
-fn parse_map(text: &str) -> Result<(PathBuf, PathBuf), String> {
-    match text.split_once('=') {
-        Some((from, to)) if !from.is_empty() => Ok((from.into(), to.into())),
-        _ => Err("write FROM=TO".to_owned()),
-    }
-}
-
 impl Symbolize {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        if !self.places.index_only.is_empty() {
-            let all = self.places.cache.build_now(&self.places.index_only, self.options())?;
+        if !self.index_only.is_empty() {
+            let all = self.search.index_now(&self.index_only)?;
             return Ok(if all { Outcome::Done } else { Outcome::Incomplete });
         }
         let style = self.style();
         let mut session = Session::new(&self, style)?;
-        let mut printer = Printer::new(style, self.shape(style));
-        if self.addresses.is_empty() {
+        let mut printer = AnswerPrinter::new(style, self.shape(style));
+        if self.addresses.is_empty() || self.addresses == [DASH] {
             session.answer_lines(&mut printer)?;
         } else {
             let questions = self.addresses.iter().map(|text| session.question(text.as_bytes(), &"argument"));
@@ -276,14 +224,13 @@ impl Symbolize {
             printer.end_list()?;
         }
         printer.flush()?;
-        let places = &self.places;
-        if places.index {
+        if self.index {
             session.files.build_indexes();
         } else {
-            places.cache.build_later(session.files.symbolizer.without_index(), places.search());
+            self.search.index_later(session.files.symbolizer.without_index());
         }
         let failed = session.failed;
-        // The process ends now. To free the tables one by one takes as long as many answers; the kernel takes them at once.
+        // The process ends now: the kernel frees the tables faster than their destructors.
         std::mem::forget(session);
         Ok(match style {
             Style::Cairn | Style::OwnJson if failed || printer.failed() => Outcome::Partly,
@@ -319,25 +266,16 @@ impl Symbolize {
             basenames: asked.basenames,
         }
     }
-
-    fn options(&self) -> SymbolizerOptions {
-        let places = &self.places;
-        let mut options = limited(SymbolizerOptions::new()).allow_mismatch(places.allow_mismatch);
-        options = options.debuginfod(!places.no_debuginfod);
-        options = places.debug_dir.iter().fold(options, SymbolizerOptions::debug_dir);
-        options = places.symbol_dir.iter().fold(options, SymbolizerOptions::symbol_dir);
-        options = places.map.iter().fold(options, |options, (from, to)| options.map_path(from, to));
-        options = places.sysroot.iter().fold(options, SymbolizerOptions::sysroot);
-        places.cache.apply(options)
-    }
 }
 
-/// What questions are understood by.
+/// The state that questions are parsed with.
 struct Session {
     style: Style,
     files: Files,
-    /// The file that addresses without one lie in.
+    /// The file of addresses that name none.
     exe: Option<ModuleId>,
+    /// Owns the copy of standard input, if that is the file.
+    _input: Option<InputFile>,
     section: Option<Section>,
     relative: bool,
     kind: AddressKind,
@@ -347,18 +285,21 @@ struct Session {
 
 impl Session {
     fn new(arguments: &Symbolize, style: Style) -> io::Result<Self> {
-        let mut files = Files::new(Symbolizer::new(arguments.options()));
+        let mut files = Files::new(Symbolizer::new(arguments.search.symbolizer()));
         let default = (style == Style::Addr2line).then(|| PathBuf::from("a.out"));
         let exe = arguments.exe.clone().or(default);
-        let exe = exe.map(|path| files.open(&path).map_err(io::Error::other)).transpose()?;
-        let names_file = |argument: &String| argument.contains(' ');
+        let input = exe.as_deref().map(InputFile::new).transpose()?;
+        let open = |input: &InputFile| files.open(input.path()).map_err(|error| input.error(&error));
+        let exe = input.as_ref().map(open).transpose()?;
+        let names_file = |argument: &String| argument.contains(' ') || argument == DASH;
         if exe.is_none() && arguments.addresses.iter().any(|argument| !names_file(argument)) {
             let complaint = "addresses need a file to lie in: -e FILE";
             crate::Cairn::command().error(ErrorKind::MissingRequiredArgument, complaint).exit();
         }
         let section = match (&arguments.section, &arguments.exe) {
             (Some(name), Some(path)) => {
-                let found = Section::find(path, name).map_err(io::Error::other)?;
+                let file = input.as_ref().map_or(path.as_path(), InputFile::path);
+                let found = Section::find(file, name).map_err(io::Error::other)?;
                 let missing = || io::Error::other(format!("{}: no section {name}", path.display()));
                 Some(found.ok_or_else(missing)?)
             }
@@ -369,15 +310,15 @@ impl Session {
             false => AddressKind::ProgramCounter,
         };
         let (relative, adjust) = (arguments.relative_address, arguments.adjust_vma);
-        Ok(Self { style, files, exe, section, relative, kind, adjust, failed: false })
+        Ok(Self { style, files, exe, _input: input, section, relative, kind, adjust, failed: false })
     }
 
-    /// Answers all lines that are there, then waits for more: who asks one thing at a time gets each answer at once, and
-    /// who asks a thousand at a time gets them sorted out together.
-    fn answer_lines(&mut self, printer: &mut Printer) -> io::Result<()> {
+    /// Answers all lines that are available, then waits for more: a single question is answered at once, a thousand
+    /// questions are answered together.
+    fn answer_lines(&mut self, printer: &mut AnswerPrinter) -> io::Result<()> {
         let mut lines = LineReader::new(io::stdin().lock());
         let mut questions = Vec::new();
-        // A terminal hands over one line at a time in any case.
+        // A terminal delivers one line at a time.
         let most = if io::stdin().is_terminal() { 1 } else { MAX_QUESTIONS };
         while let Some(line) = lines.next_line()? {
             questions.push(self.question(line.bytes, &format_args!("standard input:{}", line.number)));
@@ -390,7 +331,7 @@ impl Session {
         printer.answer(&questions, &self.files)
     }
 
-    /// Understands one line or argument. What cannot be understood is told, and answered as unknown.
+    /// Parses a line or an argument. Reports errors, and answers them as unknown.
     fn question(&mut self, text: &[u8], place: &dyn std::fmt::Display) -> Question {
         let text = String::from_utf8_lossy(text);
         let parsed = match self.style {
@@ -408,7 +349,7 @@ impl Session {
             Err(problem) => {
                 complain(&format_args!("{place}: '{text}': {problem}"));
                 self.failed = true;
-                // What llvm-symbolizer took for the name of the file.
+                // llvm-symbolizer takes this for the name of the file.
                 let text = match self.exe {
                     Some(exe) => self.files.path(exe).to_string_lossy().into_owned(),
                     None => text.trim().trim_start_matches("CODE ").trim_start_matches("DATA ").to_owned(),
@@ -457,5 +398,5 @@ impl Session {
     }
 }
 
-/// More questions than this are answered in parts, so that the memory for answers stays bounded.
+/// Maximum questions that are answered together, which bounds the memory for answers.
 const MAX_QUESTIONS: usize = 1 << 17;

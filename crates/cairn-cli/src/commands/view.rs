@@ -60,7 +60,7 @@ Examples:
   cairn view app.cairn --source /build/app=.     of a program that was built elsewhere
   ssh -L 7007:127.0.0.1:7007 HOST cairn view --no-open --port 7007 app.cairn     on another machine
 
-docs/view.md tells what it lets in, and its requests, which other programs may send as well.
+docs/book/reference/view.md lists what it lets in, http.md its requests for other programs.
 
 Exit codes: 0 it was ended; 1 it could not be served; 2 the arguments make no sense.";
 

@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Record, Records, Shape, control,
+    FileHeader, Record, Records, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, Shape, control,
 };
 
 pub(crate) fn workspace() -> PathBuf {
@@ -258,8 +258,8 @@ impl Recording {
             mappings: Vec::new(),
         };
         let mut blocks: BTreeMap<(u32, u32), &[u8]> = BTreeMap::new();
-        for block in file.chunks_exact(BLOCK_BYTES).skip(1) {
-            let Ok(header) = BlockHeader::read(block) else { continue };
+        for block in file.chunks_exact(SEGMENT_BYTES).skip(1) {
+            let Ok(header) = SegmentHeader::read(block) else { continue };
             blocks.insert((header.thread, header.sequence), block);
         }
         let mut allocations: HashMap<u64, Vec<Allocation>> = HashMap::new();
@@ -271,8 +271,8 @@ impl Recording {
                 own.clear();
                 thread = of_thread;
             }
-            let committed = BlockHeader::read(block).unwrap().committed_bytes as usize;
-            for record in Records::new(&block[BLOCK_HEADER_BYTES..committed], BLOCK_HEADER_BYTES) {
+            let committed = SegmentHeader::read(block).unwrap().committed_bytes as usize;
+            for record in Records::new(&block[SEGMENT_HEADER_BYTES..committed], SEGMENT_HEADER_BYTES) {
                 match record.unwrap().record {
                     Record::Alloc { address, size_bytes, epoch, .. } => {
                         let at = allocations.entry(address).or_default();

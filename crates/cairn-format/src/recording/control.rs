@@ -4,8 +4,8 @@
 //! | offset | word | written by |
 //! |---|---|---|
 //! | 0x0040 | [`TICK`] | command: grows by one about once a millisecond while somebody drains the spool |
-//! | 0x0048 | [`BACKED_BLOCKS`] | whoever extends the file: that many blocks, this one included, have storage |
-//! | 0x0050 | [`CLAIMED_BLOCKS`] | program: that many blocks, this one included, were ever taken from the end |
+//! | 0x0048 | [`BACKED_SEGMENTS`] | whoever extends the file: that many segments, this one included, have storage |
+//! | 0x0050 | [`CLAIMED_SEGMENTS`] | program: that many segments, this one included, were ever taken from the end |
 //! | 0x0058 | [`STATE`] | program: [`State`] |
 //! | 0x0060 | [`LOST_EVENTS`] | program: heap events and marks that could not be written; behind an early end, all that followed |
 //! | 0x0068 | [`LOST_STACKS`] | program: events that were written with no stack, because there was no room for it |
@@ -19,24 +19,24 @@
 //! | 0x00a8 | [`MAPPED_AT`] | program: address of the spool in it |
 //! | 0x00b0 | [`PASSING_SLOTS`] | program: places in modules through which it calls the C library's allocator past the hooks |
 //! | 0x00c0 | [`FREE_GIVEN`] | command: how many entries of the free ring were given |
-//! | 0x0100 | [`CLAIMS`] | program: how many blocks were ever taken, those from the free ring included |
+//! | 0x0100 | [`CLAIMS`] | program: how many segments were ever taken, those from the free ring included |
 //! | 0x0140 | [`LIVE_BYTES`] | command: bytes that the program holds at present, for those who watch |
 //! | 0x0148 | [`UNMATCHED_FREES`] | command: frees that found no block, in what it has packed |
 //! | 0x0180 | [`EXIT_COUNTER`] | program: the counter when it ended through `exit`; 0 before that, or without a reading |
 //! | 0x0188 | [`EXIT_MONOTONIC_NANOS`] | program: the monotonic clock at [`EXIT_COUNTER`] |
 //! | 0x0190 | [`EXIT_WALL_NANOS`] | program: the wall clock at [`EXIT_COUNTER`] |
-//! | 0x1000 | [`FREE_RING`] | command: numbers of blocks (u32) that were drained and may be taken again |
+//! | 0x1000 | [`FREE_RING`] | command: numbers of segments (u32) that were drained and may be taken again |
 //! | 0x5000 | [`OWN_MEMORY`] | program: memory of the recorder beside the spool |
-//! | 0x8000 | [`FACTS`] | program: `name=value` pairs, each ended by a NUL, see `docs/format.md` |
+//! | 0x8000 | [`FACTS`] | program: `name=value` pairs, each ended by a NUL, see `docs/book/reference/format.md` |
 
 use core::fmt;
 
 /// See the [table](self).
 pub const TICK: usize = 0x40;
 /// See the [table](self).
-pub const BACKED_BLOCKS: usize = 0x48;
+pub const BACKED_SEGMENTS: usize = 0x48;
 /// See the [table](self).
-pub const CLAIMED_BLOCKS: usize = 0x50;
+pub const CLAIMED_SEGMENTS: usize = 0x50;
 /// See the [table](self).
 pub const STATE: usize = 0x58;
 /// See the [table](self).
@@ -92,7 +92,7 @@ pub const FACTS_LIMIT_BYTES: usize = 0x8000;
 
 const _: () = assert!(FREE_RING + FREE_RING_ENTRIES * 4 <= OWN_MEMORY);
 const _: () = assert!(OWN_MEMORY + OWN_MEMORY_ENTRIES * 16 <= FACTS);
-const _: () = assert!(FACTS + FACTS_LIMIT_BYTES == super::BLOCK_BYTES);
+const _: () = assert!(FACTS + FACTS_LIMIT_BYTES == super::SEGMENT_BYTES);
 
 /// What the program says of itself in [`STATE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

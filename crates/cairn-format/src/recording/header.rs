@@ -30,7 +30,7 @@ pub const TRAILER_BYTES: usize = 16;
 /// What follows the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// Blocks, as the program writes them.
+    /// Segments, as the program writes them.
     Spool,
     /// Chunks, as `cairn` packs them.
     Packed,

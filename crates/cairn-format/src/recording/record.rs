@@ -1,4 +1,4 @@
-//! The records in a block of a spool.
+//! The records in a segment of a spool.
 //!
 //! A record is a sequence of eight-byte little-endian slots. The upper 16 bits of the first slot are its *tag*:
 //!
@@ -118,7 +118,7 @@ numbered! {
 numbered! {
     /// What was lost, and why.
     LossKind {
-        /// Events: there was no block to write them to.
+        /// Events: there was no segment to write them to.
         NoStorage = 0,
         /// Events: they came in a signal handler that interrupted a handler that interrupted the recorder.
         NestedTooDeep = 1,
@@ -294,7 +294,7 @@ pub enum Record<'a> {
         /// The text was longer.
         is_cut: bool,
     },
-    /// Something happened to the thread whose block this is.
+    /// Something happened to the thread whose segment this is.
     Thread {
         /// When.
         counter: u64,
@@ -342,7 +342,7 @@ pub enum Record<'a> {
 /// A record and where it was.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Placed<'a> {
-    /// Bytes from the start of the block to the record.
+    /// Bytes from the start of the segment to the record.
     pub offset: usize,
     /// The record.
     pub record: Record<'a>,
@@ -376,10 +376,10 @@ impl Iterator for WordIter<'_> {
 
 impl ExactSizeIterator for WordIter<'_> {}
 
-/// Why no further record of a block can be read.
+/// Why no further record of a segment can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadRecord {
-    /// Bytes from the start of the block to the record.
+    /// Bytes from the start of the segment to the record.
     pub offset: usize,
     /// Its tag. 0 where memory was committed that was never written, as after a power cut.
     pub tag: u16,
@@ -389,32 +389,35 @@ impl fmt::Display for BadRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { offset, tag } = self;
         if *tag == 0 {
-            write!(f, "no record at byte {offset} of the block: the storage was never written")
+            write!(f, "no record at byte {offset} of the segment: the storage was never written")
         } else {
-            write!(f, "record of tag {tag:#x} at byte {offset} of the block is cut or has impossible values")
+            write!(
+                f,
+                "record of tag {tag:#x} at byte {offset} of the segment is cut or has impossible values"
+            )
         }
     }
 }
 
 impl core::error::Error for BadRecord {}
 
-/// Reads the records of a block, in order; ends behind the first error.
+/// Reads the records of a segment, in order; ends behind the first error.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],
-    /// Where `bytes` begins in the block.
+    /// Where `bytes` begins in the segment.
     offset: usize,
 }
 
 impl<'a> Records<'a> {
-    /// The records in `bytes`, which begin `offset` bytes into the block: behind the header, or where an earlier read ended.
+    /// The records in `bytes`, which begin `offset` bytes into the segment: behind the header, or where an earlier read ended.
     /// Pass no more than what is committed.
     #[must_use]
     pub fn new(bytes: &'a [u8], offset: usize) -> Self {
         Self { bytes, offset }
     }
 
-    /// Bytes from the start of the block to the next record.
+    /// Bytes from the start of the segment to the next record.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.offset

@@ -36,8 +36,8 @@ impl FileBytes {
         if file.metadata()?.len() == 0 {
             return Ok(Self::Owned(Vec::new()));
         }
-        // SAFETY: read-only and private. That the file is not shortened meanwhile is the contract above; bytes that are
-        // written meanwhile are read as they come, and every reader here checks all that it reads.
+        // SAFETY: the mapping is read-only and private. Users must not shorten the file meanwhile, as the type's documentation states.
+        // Bytes that are written meanwhile are read with any value, and every reader here checks all that it reads.
         let map = unsafe { Mmap::map(&file) }?;
         Ok(Self::Mapped { map, file })
     }

@@ -98,35 +98,6 @@ pub(crate) fn store_nesting_word(word: u64) {
     }
 }
 
-/// Exports `$name`, a function of 1 to 3 arguments, as a jump to the Rust function `$hook`, which gets three more: the
-/// caller's return address, its stack pointer after the return, and its frame pointer.
-macro_rules! entry {
-    (1 $name:ident => $hook:path) => { crate::arch::entry! { @ $name, $hook, "x1", "x2", "x3" } };
-    (2 $name:ident => $hook:path) => { crate::arch::entry! { @ $name, $hook, "x2", "x3", "x4" } };
-    (3 $name:ident => $hook:path) => { crate::arch::entry! { @ $name, $hook, "x3", "x4", "x5" } };
-    (@ $name:ident, $hook:path, $pc:literal, $sp:literal, $fp:literal) => {
-        /// Stands in for the function of this name.
-        ///
-        /// # Safety
-        ///
-        /// As for that function.
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(
-                ".cfi_startproc",
-                "hint #34",
-                concat!("mov ", $pc, ", x30"),
-                concat!("mov ", $sp, ", sp"),
-                concat!("mov ", $fp, ", x29"),
-                "b {hook}",
-                ".cfi_endproc",
-                hook = sym $hook,
-            )
-        }
-    };
-}
-
 /// Exports `$name` as a jump to what `$before` answers: an address. `$before` gets the first eight arguments; all of them,
 /// the ones on the stack and the return address are as the caller left them when the real function begins. So that one
 /// sees who called it, as `dlopen` must, and may take any number of arguments, as `syscall` does.
@@ -322,7 +293,7 @@ pub(crate) const THROWING_FRAME_BYTES: u64 = 48;
 
 #[cfg(feature = "allocators")]
 pub(crate) use throwing_entry;
-pub(crate) use {entry, list_entry, long_entry, pass_on};
+pub(crate) use {list_entry, long_entry, pass_on};
 
 /// An indirect function: whoever looks its address up with `dlsym` has the loader call this, which holds its lock then. Does the
 /// [task](crate::attach::do_task).

@@ -87,34 +87,6 @@ pub(crate) fn store_nesting_word(word: u64) {
     }
 }
 
-/// Exports `$name`, a function of 1 to 3 arguments, as a jump to the Rust function `$hook`, which gets three more: the
-/// caller's return address, its stack pointer after the return, and its frame pointer.
-macro_rules! entry {
-    (1 $name:ident => $hook:path) => { crate::arch::entry! { @ $name, $hook, "rsi", "rdx", "rcx" } };
-    (2 $name:ident => $hook:path) => { crate::arch::entry! { @ $name, $hook, "rdx", "rcx", "r8" } };
-    (3 $name:ident => $hook:path) => { crate::arch::entry! { @ $name, $hook, "rcx", "r8", "r9" } };
-    (@ $name:ident, $hook:path, $pc:literal, $sp:literal, $fp:literal) => {
-        /// Stands in for the function of this name.
-        ///
-        /// # Safety
-        ///
-        /// As for that function.
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(
-                ".cfi_startproc",
-                concat!("mov ", $pc, ", [rsp]"),
-                concat!("lea ", $sp, ", [rsp + 8]"),
-                concat!("mov ", $fp, ", rbp"),
-                "jmp {hook}",
-                ".cfi_endproc",
-                hook = sym $hook,
-            )
-        }
-    };
-}
-
 /// Exports `$name` as a jump to what `$before` answers: an address. `$before` gets the first six arguments; all of them,
 /// the ones on the stack and the return address are as the caller left them when the real function begins. So that one
 /// sees who called it, as `dlopen` must, and may take any number of arguments, as `syscall` does.
@@ -389,4 +361,4 @@ pub(crate) unsafe extern "C" fn cairn_recover() {
 
 #[cfg(feature = "allocators")]
 pub(crate) use throwing_entry;
-pub(crate) use {entry, list_entry, long_entry, pass_on};
+pub(crate) use {list_entry, long_entry, pass_on};

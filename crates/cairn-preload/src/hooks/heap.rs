@@ -9,41 +9,11 @@ use core::{mem, ptr};
 use cairn_capture::CallSite;
 
 use crate::arch::entry;
-use crate::next::{NEXT, Next, is_foreign};
-use crate::{nesting, recorder, start, system};
-
-/// The real function; `$failing` is what is returned when there is none.
-macro_rules! real {
-    ($next:ident: $kind:ty $(, or $failing:expr)?) => {{
-        let address = address_of(&NEXT.$next);
-        if address.is_null() {
-            return $($failing)?;
-        }
-        // SAFETY: the next definition of the name, which has this type.
-        unsafe { mem::transmute::<*mut c_void, $kind>(address) }
-    }};
-}
-
-/// The first call of all finds no address, and starts everything.
-#[inline(always)]
-fn address_of(next: &'static Next) -> *mut c_void {
-    let address = next.address();
-    if address.is_null() { first_address_of(next) } else { address }
-}
-
-#[cold]
-#[inline(never)]
-fn first_address_of(next: &'static Next) -> *mut c_void {
-    start::begin();
-    next.address()
-}
-
-type Block = *mut c_void;
-type OfSize = unsafe extern "C" fn(usize) -> Block;
-type OfTwo = unsafe extern "C" fn(usize, usize) -> Block;
-type Realloc = unsafe extern "C" fn(Block, usize) -> Block;
-type PosixMemalign = unsafe extern "C" fn(*mut Block, usize, usize) -> c_int;
-type Free = unsafe extern "C" fn(Block);
+use crate::next::{NEXT, is_foreign};
+use crate::real::{
+    Block, Free, OfSize, OfTwo, PosixMemalign, Realloc, UsableSize, address_of, no_memory, real,
+};
+use crate::{nesting, recorder};
 
 /// Calls `allocate` and notes the block that it returns.
 #[inline(always)]
@@ -75,13 +45,13 @@ fn noted_rarely(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -
 #[inline(always)]
 fn passes(size: usize) -> bool {
     // An allocator that calls itself would have its own blocks counted as well.
-    recorder::is_at_rest() || !is_foreign() && recorder::passes(size as u64)
+    recorder::is_at_rest() || !is_foreign() && recorder::skips_allocation(size as u64)
 }
 
 /// As [`passes`], for the end of a block.
 #[inline(always)]
 fn passes_free(block: Block) -> bool {
-    recorder::is_at_rest() || !is_foreign() && recorder::passes_free(block as u64)
+    recorder::is_at_rest() || !is_foreign() && recorder::skips_free(block as u64)
 }
 
 /// As [`noted`], where an allocator may call itself.
@@ -265,7 +235,7 @@ fn usable_size(block: Block) -> u64 {
         return u64::MAX;
     }
     // SAFETY: the next definition of the name, which has this type.
-    let real: unsafe extern "C" fn(Block) -> usize = unsafe { mem::transmute(address) };
+    let real: UsableSize = unsafe { mem::transmute(address) };
     // SAFETY: a block that the program is about to free; the C library reads the word in front of it, as its free does.
     unsafe { real(block) as u64 }
 }
@@ -333,10 +303,4 @@ pub unsafe extern "C" fn free_aligned_sized(block: Block, alignment: usize, size
     let real: unsafe extern "C" fn(Block, usize, usize) = unsafe { mem::transmute(address) };
     // SAFETY: by contract.
     freed(block, || unsafe { real(block, alignment, size) });
-}
-
-#[cold]
-fn no_memory() -> Block {
-    system::set_errno(libc::ENOMEM);
-    ptr::null_mut()
 }

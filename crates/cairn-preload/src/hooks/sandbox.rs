@@ -70,7 +70,7 @@ fn note_limit(resource: c_int, place: *const c_void) {
         && let Some((soft, _)) = limit.split_first_chunk()
         && *soft != u64::MAX.to_ne_bytes()
     {
-        recorder::take_less_room(u64::from_ne_bytes(*soft));
+        recorder::limit_room(u64::from_ne_bytes(*soft));
     }
 }
 
@@ -108,6 +108,6 @@ pass_on!(mlockall, before_mlockall);
 extern "C" fn before_mlockall(_flags: c_int) -> *mut c_void {
     /// Some ten megabytes of ours are locked then.
     const ROOM_BYTES: u64 = 512 << 20;
-    recorder::take_less_room(ROOM_BYTES.min(system::soft_limit(libc::RLIMIT_MEMLOCK)));
+    recorder::limit_room(ROOM_BYTES.min(system::soft_limit(libc::RLIMIT_MEMLOCK)));
     real(&NEXT.mlockall)
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Lane, MarkValue, Record, Records, control,
+    Lane, MarkValue, Record, Records, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, control,
 };
 use cairn_recorder::{forbid_system_calls, mark, mark_value, start};
 
@@ -62,22 +62,22 @@ impl<'a> Drain<'a> {
 
     fn turn(&mut self) {
         self.tick();
-        let (claimed, backed) = (self.word(control::CLAIMED_BLOCKS), self.word(control::BACKED_BLOCKS));
+        let (claimed, backed) = (self.word(control::CLAIMED_SEGMENTS), self.word(control::BACKED_SEGMENTS));
         // The program may not grow beyond what little there is: it waits for blocks that are given back.
         if claimed + 4 > backed && backed < 80 {
             // SAFETY: extends our own file.
             let result = unsafe {
-                libc::fallocate(self.file.as_raw_fd(), 0, (backed << 16) as i64, (8 * BLOCK_BYTES) as i64)
+                libc::fallocate(self.file.as_raw_fd(), 0, (backed << 16) as i64, (8 * SEGMENT_BYTES) as i64)
             };
             assert_eq!(result, 0);
-            self.set(control::BACKED_BLOCKS, backed + 8);
+            self.set(control::BACKED_SEGMENTS, backed + 8);
         }
         let mut headers = Vec::new();
         for block in 1..claimed {
             self.tick();
-            let mut bytes = vec![0; BLOCK_BYTES];
+            let mut bytes = vec![0; SEGMENT_BYTES];
             self.file.read_exact_at(&mut bytes, block << 16).unwrap();
-            if let Ok(header) = BlockHeader::read(&bytes) {
+            if let Ok(header) = SegmentHeader::read(&bytes) {
                 self.read_marks(block, &header, &bytes);
                 headers.push((block, header));
             }
@@ -93,9 +93,9 @@ impl<'a> Drain<'a> {
             }
             self.tick();
             // Left: what is committed now is all there will be.
-            let mut bytes = vec![0; BLOCK_BYTES];
+            let mut bytes = vec![0; SEGMENT_BYTES];
             self.file.read_exact_at(&mut bytes, block << 16).unwrap();
-            let Ok(header) = BlockHeader::read(&bytes) else { continue };
+            let Ok(header) = SegmentHeader::read(&bytes) else { continue };
             // Given back before, and taken by a thread since: it was not this one that was left.
             if header.claim != before.claim {
                 continue;
@@ -112,10 +112,10 @@ impl<'a> Drain<'a> {
         }
     }
 
-    fn read_marks(&mut self, block: u64, header: &BlockHeader, bytes: &[u8]) {
-        let place = self.read.entry(block).or_insert((header.claim, BLOCK_HEADER_BYTES));
+    fn read_marks(&mut self, block: u64, header: &SegmentHeader, bytes: &[u8]) {
+        let place = self.read.entry(block).or_insert((header.claim, SEGMENT_HEADER_BYTES));
         if place.0 != header.claim {
-            *place = (header.claim, BLOCK_HEADER_BYTES);
+            *place = (header.claim, SEGMENT_HEADER_BYTES);
             self.reused += 1;
         }
         if place.1 == usize::MAX {
@@ -201,8 +201,8 @@ pub(crate) fn returning(path: &Path) {
     let mut seen = HashSet::new();
     let file = File::options().read(true).write(true).open(path).unwrap();
     let mut drain = Drain::new(file, &mut seen);
-    let backed = drain.word(control::BACKED_BLOCKS);
-    while drain.word(control::BACKED_BLOCKS) == backed {
+    let backed = drain.word(control::BACKED_SEGMENTS);
+    while drain.word(control::BACKED_SEGMENTS) == backed {
         mark("alone");
     }
     std::thread::scope(|scope| {
@@ -214,7 +214,7 @@ pub(crate) fn returning(path: &Path) {
                 drain.tick();
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let words = (drain.word(control::CLAIMED_BLOCKS), drain.word(control::BACKED_BLOCKS));
+            let words = (drain.word(control::CLAIMED_SEGMENTS), drain.word(control::BACKED_SEGMENTS));
             (words, drain.longest_silence > SILENCE)
         };
         let mut was_silent = false;

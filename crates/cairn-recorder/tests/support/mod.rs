@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockError, BlockHeader, FileHeader, Lane, MarkValue, PcKind, Record,
-    Records, STAMP_SHIFT, control,
+    FileHeader, Lane, MarkValue, PcKind, Record, Records, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, STAMP_SHIFT,
+    SegmentError, SegmentHeader, control,
 };
 
 /// A path for a spool of this test; nothing is there.
@@ -109,10 +109,10 @@ impl Spool {
             blocks_used: 0,
         };
         let mut blocks = Vec::new();
-        for (index, block) in bytes.chunks(BLOCK_BYTES).enumerate().skip(1) {
-            match BlockHeader::read(block) {
+        for (index, block) in bytes.chunks(SEGMENT_BYTES).enumerate().skip(1) {
+            match SegmentHeader::read(block) {
                 Ok(header) => blocks.push((header, block)),
-                Err(BlockError::Unused) => {}
+                Err(SegmentError::Unused) => {}
                 Err(error) => panic!("block {index}: {error}"),
             }
         }
@@ -124,13 +124,13 @@ impl Spool {
         spool
     }
 
-    fn read_block(&mut self, header: &BlockHeader, block: &[u8]) {
+    fn read_block(&mut self, header: &SegmentHeader, block: &[u8]) {
         let committed = header.committed_bytes as usize;
         let sequence = self.sequences.entry((header.thread, header.lane)).or_default();
         sequence.blocks += 1;
         let mut stamp = header.counter;
         let mut kernel_thread = header.kernel_thread;
-        for placed in Records::new(&block[BLOCK_HEADER_BYTES..committed], BLOCK_HEADER_BYTES) {
+        for placed in Records::new(&block[SEGMENT_HEADER_BYTES..committed], SEGMENT_HEADER_BYTES) {
             let placed = placed.unwrap_or_else(|error| panic!("thread {}: {error}", header.thread));
             match placed.record {
                 Record::Alloc { address, size_bytes, epoch, stack } => {

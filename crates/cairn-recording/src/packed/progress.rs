@@ -9,7 +9,7 @@
 //! Blocks are given back to the program only when such a chunk is in the file. So whenever the draining process is killed, what is
 //! not in front of the last one is in the spool still, and what is behind it in the packed file is there twice, and left out.
 
-use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES};
+use cairn_format::recording::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES};
 
 use super::columns::{Put, Take};
 
@@ -45,7 +45,7 @@ impl Progress {
         let (thread, flags) = (take.number32()?, take.number()?);
         let (sequence, offset, ticks) = (take.number32()?, take.number32()?, take.number()?);
         let is_in_block =
-            (BLOCK_HEADER_BYTES as u32..=BLOCK_BYTES as u32).contains(&offset) && offset % 8 == 0;
+            (SEGMENT_HEADER_BYTES as u32..=SEGMENT_BYTES as u32).contains(&offset) && offset % 8 == 0;
         is_in_block.then_some(Self {
             thread,
             is_nested: flags & NESTED != 0,

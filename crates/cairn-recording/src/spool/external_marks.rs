@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FILE_HEADER_BYTES, FileHeader, Lane, MarkValue, RecordSink,
-    Shape, ThreadEvent, control,
+    FILE_HEADER_BYTES, FileHeader, Lane, MarkValue, RecordSink, SEGMENT_BYTES, SEGMENT_HEADER_BYTES,
+    SegmentHeader, Shape, ThreadEvent, control,
 };
 
 use crate::error::RecordingError;
@@ -57,7 +57,7 @@ pub fn mark_in(spool: File, path: &Path, text: &[u8]) -> Result<(), RecordingErr
     }
     let file = SharedFile::map(spool).map_err(failed)?;
     let mut start = Vec::new();
-    file.copy(0, BLOCK_BYTES as u64, &mut start);
+    file.copy(0, SEGMENT_BYTES as u64, &mut start);
     let header = FileHeader::read(&start)?;
     let block = take_block(&file).ok_or_else(|| {
         let full = "it has no free storage at this moment; try again, or give it more with --max-size";
@@ -72,13 +72,13 @@ pub fn mark_in(spool: File, path: &Path, text: &[u8]) -> Result<(), RecordingErr
     sink.thread(counter, ThreadEvent::Began { kernel_thread }).map_err(too_long)?;
     sink.thread(counter, ThreadEvent::Named(b"cairn")).map_err(too_long)?;
     sink.mark(counter, 0, 0, MarkValue::None, text).map_err(too_long)?;
-    let offset = u64::from(block) * BLOCK_BYTES as u64;
-    let places = (offset + BLOCK_HEADER_BYTES as u64..).step_by(8);
-    let committed_bytes = (BLOCK_HEADER_BYTES + sink.written().len() * 8) as u64;
+    let offset = u64::from(block) * SEGMENT_BYTES as u64;
+    let places = (offset + SEGMENT_HEADER_BYTES as u64..).step_by(8);
+    let committed_bytes = (SEGMENT_HEADER_BYTES + sink.written().len() * 8) as u64;
     for (place, &slot) in places.zip(sink.written()) {
         file.store(place, slot);
     }
-    let head = BlockHeader {
+    let head = SegmentHeader {
         thread: FIRST_OUTSIDE | block,
         lane: Lane::Outer,
         sequence: 0,
@@ -90,11 +90,11 @@ pub fn mark_in(spool: File, path: &Path, text: &[u8]) -> Result<(), RecordingErr
     };
     // Last what says that there is a header at all.
     for (index, word) in head.to_bytes().as_chunks().0.iter().enumerate() {
-        if index * 8 != BlockHeader::COMMITTED_OFFSET {
+        if index * 8 != SegmentHeader::COMMITTED_OFFSET {
             file.store(offset + index as u64 * 8, u64::from_le_bytes(*word));
         }
     }
-    file.store(offset + BlockHeader::COMMITTED_OFFSET as u64, committed_bytes);
+    file.store(offset + SegmentHeader::COMMITTED_OFFSET as u64, committed_bytes);
     Ok(())
 }
 
@@ -133,14 +133,14 @@ fn closed() -> io::Error {
 /// The next block that has storage and that nobody took.
 fn take_block(file: &SharedFile) -> Option<u32> {
     loop {
-        let claimed = file.load(control::CLAIMED_BLOCKS as u64);
-        let is_there = claimed < file.load(control::BACKED_BLOCKS as u64) && claimed > 0;
-        let end = claimed.checked_add(1)?.checked_mul(BLOCK_BYTES as u64)?;
+        let claimed = file.load(control::CLAIMED_SEGMENTS as u64);
+        let is_there = claimed < file.load(control::BACKED_SEGMENTS as u64) && claimed > 0;
+        let end = claimed.checked_add(1)?.checked_mul(SEGMENT_BYTES as u64)?;
         if !is_there || end > file.known_length() {
             return None;
         }
         let block = u32::try_from(claimed).ok().filter(|&block| block < FIRST_OUTSIDE)?;
-        if file.exchange(control::CLAIMED_BLOCKS as u64, claimed, claimed + 1) {
+        if file.exchange(control::CLAIMED_SEGMENTS as u64, claimed, claimed + 1) {
             return Some(block);
         }
     }

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, ChunkKind, EndReason, Lane, Record, Records,
-    ThreadEvent, control,
+    BadRecord, ChunkKind, EndReason, Lane, Record, Records, SEGMENT_BYTES, SEGMENT_HEADER_BYTES,
+    SegmentHeader, ThreadEvent, control,
 };
 
 use super::deliver::Delivery;
@@ -330,7 +330,7 @@ impl LiveSpool {
         }
         // Blocks before lengths: a thread that has taken its next block has committed all of the one before.
         let claimed =
-            word(&bytes, control::CLAIMED_BLOCKS).min(source.length()?.div_ceil(BLOCK_BYTES as u64));
+            word(&bytes, control::CLAIMED_SEGMENTS).min(source.length()?.div_ceil(SEGMENT_BYTES as u64));
         self.waiting.extend(self.next_block..claimed.max(self.next_block));
         self.next_block = self.next_block.max(claimed);
         for block in std::mem::take(&mut self.waiting) {
@@ -345,10 +345,10 @@ impl LiveSpool {
     }
 
     fn open_block(&mut self, source: &Source, block: u64, bytes: &mut Vec<u8>) -> Result<(), RecordingError> {
-        let offset = block * BLOCK_BYTES as u64;
-        source.read_at(offset, BLOCK_HEADER_BYTES, bytes)?;
+        let offset = block * SEGMENT_BYTES as u64;
+        source.read_at(offset, SEGMENT_HEADER_BYTES, bytes)?;
         // Just being taken, or damaged: the last look tells.
-        let Ok(header) = BlockHeader::read(bytes) else {
+        let Ok(header) = SegmentHeader::read(bytes) else {
             self.waiting.push(block);
             return Ok(());
         };
@@ -364,7 +364,7 @@ impl LiveSpool {
         });
         let ticks = header.counter.saturating_sub(self.start_counter);
         self.latest_block = self.latest_block.max(ticks);
-        let read_bytes = BLOCK_HEADER_BYTES;
+        let read_bytes = SEGMENT_HEADER_BYTES;
         let (kernel_thread, counter) = (header.kernel_thread, header.counter);
         let open = OpenBlock { offset, kernel_thread, counter, ticks, read_bytes, committed: read_bytes };
         if let Some(blocks) = self.open.get_mut(lane as usize) {
@@ -402,7 +402,7 @@ impl LiveSpool {
                 self.cut_ticks = Some(self.cut_ticks.unwrap_or(u64::MAX).min(read));
                 break;
             }
-            if block.read_bytes == BLOCK_HEADER_BYTES {
+            if block.read_bytes == SEGMENT_HEADER_BYTES {
                 *thread = tables.threads.block(key, block.kernel_thread, block.counter);
             }
             let mut piece = block.read_on(source)?;
@@ -441,8 +441,8 @@ impl OpenBlock {
     /// What was committed since the last time.
     fn read_on(&mut self, source: &Source) -> Result<Piece, RecordingError> {
         let mut bytes = Vec::new();
-        source.read_at(self.offset + BlockHeader::COMMITTED_OFFSET as u64, 8, &mut bytes)?;
-        let committed = word(&bytes, 0).min(BLOCK_BYTES as u64) as usize & !7;
+        source.read_at(self.offset + SegmentHeader::COMMITTED_OFFSET as u64, 8, &mut bytes)?;
+        let committed = word(&bytes, 0).min(SEGMENT_BYTES as u64) as usize & !7;
         self.committed = committed.max(self.committed);
         source.read_at(self.offset + self.read_bytes as u64, self.committed - self.read_bytes, &mut bytes)?;
         let piece = Piece {

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use cairn_format::recording::{
-    BLOCK_HEADER_BYTES, BadRecord, Frequent, FrequentKind, Record, Records, STAMP_SHIFT, ThreadEvent,
+    BadRecord, Frequent, FrequentKind, Record, Records, SEGMENT_HEADER_BYTES, STAMP_SHIFT, ThreadEvent,
 };
 
 /// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
@@ -416,7 +416,7 @@ impl Merger {
             ready: 0,
             generation: 0,
             ticks: 0,
-            offset: BLOCK_HEADER_BYTES,
+            offset: SEGMENT_HEADER_BYTES,
             is_moving: false,
         });
         stream

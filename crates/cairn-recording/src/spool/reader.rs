@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockError, BlockHeader, Clock, EndReason, FileHeader, Lane,
-    LossKind, Record, Records, ThreadEvent, control,
+    BadRecord, Clock, EndReason, FileHeader, Lane, LossKind, Record, Records, SEGMENT_BYTES,
+    SEGMENT_HEADER_BYTES, SegmentError, SegmentHeader, ThreadEvent, control,
 };
 
 use super::deliver::Delivery;
@@ -141,11 +141,11 @@ impl<'a> Part<'a> {
 
 /// So much of a block is read to know when it was taken, what the clocks said then, and what the thread was called: the
 /// header, a reading of the clocks, what a ring lost, the thread's number and name.
-const PREFIX_BYTES: usize = BLOCK_HEADER_BYTES + 32 + 16 + 24 + 40;
+const PREFIX_BYTES: usize = SEGMENT_HEADER_BYTES + 32 + 16 + 24 + 40;
 
 /// A block that is there.
 struct Found {
-    header: BlockHeader,
+    header: SegmentHeader,
     block: Block,
     is_read: bool,
     /// What it says of threads.
@@ -197,7 +197,7 @@ pub(crate) fn scan(
 ) -> Result<(Scanned, Option<(u64, u64)>), RecordingError> {
     let length = source.length()?;
     let mut bytes = Vec::new();
-    source.read_at(0, BLOCK_BYTES, &mut bytes)?;
+    source.read_at(0, SEGMENT_BYTES, &mut bytes)?;
     let facts = facts(&bytes);
     let early = RawEarlyEnd::of_words(|at| word(&bytes, at));
     control_findings(&bytes, length, early.is_some(), findings);
@@ -210,7 +210,7 @@ pub(crate) fn scan(
     let chosen = match part.take_window() {
         None => {
             for offset in block_offsets(length) {
-                source.read_at(offset, BLOCK_BYTES, &mut bytes)?;
+                source.read_at(offset, SEGMENT_BYTES, &mut bytes)?;
                 if let Some(mut block) = read_header(&bytes, offset, sums.findings) {
                     sums.take_block(&bytes, &mut block);
                     found.push(block);
@@ -271,10 +271,10 @@ pub(crate) fn unsaid_end(state: control::State, is_exiting: bool) -> Option<EndR
 }
 
 fn block_offsets(length: u64) -> impl Iterator<Item = u64> {
-    (1..length.div_ceil(BLOCK_BYTES as u64)).map(|number| number * BLOCK_BYTES as u64)
+    (1..length.div_ceil(SEGMENT_BYTES as u64)).map(|number| number * SEGMENT_BYTES as u64)
 }
 
-fn lane_of(header: &BlockHeader) -> LaneKey {
+fn lane_of(header: &SegmentHeader) -> LaneKey {
     (header.thread, header.lane == Lane::Nested)
 }
 
@@ -306,7 +306,7 @@ fn number_threads(lanes: &mut BTreeMap<LaneKey, Vec<Found>>, lives: &mut Lives) 
         let key = **key;
         let Some(found) = blocks.get_mut(index) else { continue };
         let Some(note) = note.and_then(|at| found.threads.get(at)) else {
-            let BlockHeader { kernel_thread, counter, .. } = found.header;
+            let SegmentHeader { kernel_thread, counter, .. } = found.header;
             found.block.thread = lives.block(key, kernel_thread, counter);
             continue;
         };
@@ -349,7 +349,7 @@ fn scan_window(
     want_blocks(found, &scale, chosen);
     for (found, prefix) in found.iter_mut().zip(prefixes.chunks(PREFIX_BYTES)) {
         if found.is_read {
-            source.read_at(found.block.offset, BLOCK_BYTES, &mut bytes)?;
+            source.read_at(found.block.offset, SEGMENT_BYTES, &mut bytes)?;
             sums.take_block(&bytes, found);
             continue;
         }
@@ -367,7 +367,7 @@ fn want_blocks(found: &mut [Found], scale: &TimeScale, (since, until): (u64, u64
     let key = |found: &Found| (lane_of(&found.header), found.header.sequence);
     order.sort_by_key(|&index| found.get(index).map(key));
     let mut after = order.iter().skip(1).map(|&index| found.get(index).map(|next| next.header));
-    let nexts: Vec<Option<BlockHeader>> = order.iter().map(|_| after.next().flatten()).collect();
+    let nexts: Vec<Option<SegmentHeader>> = order.iter().map(|_| after.next().flatten()).collect();
     for (&index, next) in order.iter().zip(nexts) {
         let Some(Found { header, is_read, .. }) = found.get_mut(index) else { continue };
         let next = next.filter(|next| lane_of(next) == lane_of(header));
@@ -381,28 +381,29 @@ fn want_blocks(found: &mut [Found], scale: &TimeScale, (since, until): (u64, u64
 }
 
 /// The records at the start of a block that are not its events.
-fn first_records<'a>(prefix: &'a [u8], header: &BlockHeader) -> impl Iterator<Item = (Record<'a>, usize)> {
+fn first_records<'a>(prefix: &'a [u8], header: &SegmentHeader) -> impl Iterator<Item = (Record<'a>, usize)> {
     let committed = prefix.get(..header.committed_bytes as usize).unwrap_or(prefix);
-    let records = Records::new(committed.get(BLOCK_HEADER_BYTES..).unwrap_or_default(), BLOCK_HEADER_BYTES);
+    let records =
+        Records::new(committed.get(SEGMENT_HEADER_BYTES..).unwrap_or_default(), SEGMENT_HEADER_BYTES);
     records.map_while(Result::ok).map(|placed| (placed.record, placed.offset)).take_while(|(record, _)| {
         matches!(record, Record::Clock(_) | Record::Thread { .. } | Record::Loss { .. })
     })
 }
 
 fn read_header(bytes: &[u8], offset: u64, findings: &mut Vec<Finding>) -> Option<Found> {
-    match BlockHeader::read(bytes) {
+    match SegmentHeader::read(bytes) {
         Ok(header) => {
-            let BlockHeader { sequence, counter, .. } = header;
+            let SegmentHeader { sequence, counter, .. } = header;
             let block = Block { offset, sound_bytes: 0, sequence, counter, thread: 0 };
             return Some(Found { header, block, is_read: true, threads: Vec::new() });
         }
-        Err(BlockError::Unused) => {}
-        Err(BlockError::Short) => {
+        Err(SegmentError::Unused) => {}
+        Err(SegmentError::Short) => {
             if bytes.iter().any(|&byte| byte != 0) {
                 findings.push(Finding::TornTail { offset, lost_bytes: bytes.len() as u64 });
             }
         }
-        Err(error) => findings.push(Finding::DamagedBlock { offset, error }),
+        Err(error) => findings.push(Finding::DamagedSegment { offset, error }),
     }
     None
 }
@@ -425,8 +426,8 @@ impl Sums<'_> {
             });
         }
         let present = bytes.get(..committed).unwrap_or(bytes);
-        let records = present.get(BLOCK_HEADER_BYTES..).unwrap_or_default();
-        let mut records = Records::new(records, BLOCK_HEADER_BYTES);
+        let records = present.get(SEGMENT_HEADER_BYTES..).unwrap_or_default();
+        let mut records = Records::new(records, SEGMENT_HEADER_BYTES);
         loop {
             records.skip_frequent();
             let offset = records.offset();
@@ -484,16 +485,16 @@ pub(crate) fn copy_of_ring(source: &Source) -> Result<(Vec<u8>, u64), RecordingE
     const TRIES: u32 = 4;
     let length = source.length()?;
     let (mut copy, mut lost) = (Vec::new(), 0);
-    source.read_at(0, BLOCK_BYTES, &mut copy)?;
+    source.read_at(0, SEGMENT_BYTES, &mut copy)?;
     let (mut block, mut head) = (Vec::new(), Vec::new());
     for offset in block_offsets(length) {
         let mut is_whole = false;
         for _ in 0..TRIES {
-            source.read_at(offset, BLOCK_BYTES, &mut block)?;
-            source.read_at(offset, BLOCK_HEADER_BYTES, &mut head)?;
+            source.read_at(offset, SEGMENT_BYTES, &mut block)?;
+            source.read_at(offset, SEGMENT_HEADER_BYTES, &mut head)?;
             // Its length becomes 0 before anything else of it is overwritten, and its claim is
             // another one afterwards.
-            let claim = |bytes: &[u8]| BlockHeader::read(bytes).map(|header| header.claim);
+            let claim = |bytes: &[u8]| SegmentHeader::read(bytes).map(|header| header.claim);
             is_whole = claim(&block) == claim(&head);
             if is_whole {
                 break;
@@ -525,7 +526,7 @@ fn order_blocks(thread: u32, start: u32, blocks: &mut Vec<Found>, findings: &mut
     let before = blocks.first().map_or(0, |found| u64::from(found.block.sequence - start));
     let count = missing.sum::<u64>() + before;
     if count > 0 {
-        findings.push(Finding::MissingBlocks { thread, count });
+        findings.push(Finding::MissingSegments { thread, count });
     }
 }
 
@@ -535,14 +536,14 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 fn control_findings(control: &[u8], length: u64, ended_early: bool, findings: &mut Vec<Finding>) {
-    if control.len() < BLOCK_BYTES {
-        findings.push(Finding::TornTail { offset: length, lost_bytes: BLOCK_BYTES as u64 - length });
+    if control.len() < SEGMENT_BYTES {
+        findings.push(Finding::TornTail { offset: length, lost_bytes: SEGMENT_BYTES as u64 - length });
         return;
     }
-    let claimed = word(control, control::CLAIMED_BLOCKS).min(1 << 40) * BLOCK_BYTES as u64;
+    let claimed = word(control, control::CLAIMED_SEGMENTS).min(1 << 40) * SEGMENT_BYTES as u64;
     if claimed > length {
         // The block at the cut tells what it lost of itself.
-        let whole = length.next_multiple_of(BLOCK_BYTES as u64);
+        let whole = length.next_multiple_of(SEGMENT_BYTES as u64);
         if claimed > whole {
             findings.push(Finding::TornTail { offset: whole, lost_bytes: claimed - whole });
         }
@@ -554,9 +555,9 @@ fn control_findings(control: &[u8], length: u64, ended_early: bool, findings: &m
             note_loss(kind, count, findings);
         }
     }
-    let blocks = word(control, control::FREE_GIVEN);
-    if blocks > 0 {
-        findings.push(Finding::Drained { blocks });
+    let segments = word(control, control::FREE_GIVEN);
+    if segments > 0 {
+        findings.push(Finding::Drained { segments });
     }
 }
 
@@ -599,7 +600,7 @@ impl Feed for FileFeed<'_> {
         *next += 1;
         let first = match of_stream.start {
             Some(start) if start.sequence == block.sequence => start.offset as usize,
-            _ => BLOCK_HEADER_BYTES,
+            _ => SEGMENT_HEADER_BYTES,
         };
         let count = block.sound_bytes.saturating_sub(first);
         if let Err(error) = self.source.read_at(block.offset + first as u64, count, bytes) {

@@ -24,8 +24,8 @@ use cairn_files::Directory;
 use cairn_format::AbsoluteAddress;
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, EndReason, FileHeader, Lane, LossKind, Record,
-    Records, Shape, ThreadEvent, control,
+    BadRecord, EndReason, FileHeader, Lane, LossKind, Record, Records, SEGMENT_BYTES, SEGMENT_HEADER_BYTES,
+    SegmentHeader, Shape, ThreadEvent, control,
 };
 
 use crate::clock::TimeScale;
@@ -187,7 +187,7 @@ impl Handed {
     fn progress(self, (position, ticks, is_moving): (usize, u64, bool)) -> Progress {
         let Self { thread, is_nested, sequence, offset, length, is_last, .. } = self;
         let (sequence, offset) = if position >= length && is_last {
-            (sequence.saturating_add(1), BLOCK_HEADER_BYTES)
+            (sequence.saturating_add(1), SEGMENT_HEADER_BYTES)
         } else {
             (sequence, offset + position.min(length))
         };
@@ -325,7 +325,7 @@ impl Drain {
         let mut shared = SharedFile::map(file).map_err(RecordingError::io(action()))?;
         shared.length();
         let mut control_block = Vec::new();
-        shared.copy(0, BLOCK_BYTES as u64, &mut control_block);
+        shared.copy(0, SEGMENT_BYTES as u64, &mut control_block);
         let header = FileHeader::read(&control_block)?;
         if header.shape != Shape::Spool {
             return Err(RecordingError::io(action())(std::io::ErrorKind::InvalidInput.into()));
@@ -468,7 +468,7 @@ impl Drain {
         if base == 0 || count == 0 || count > control::OWN_MEMORY_ENTRIES as u64 {
             return None;
         }
-        let spool_bytes = load(control::CLAIMED_BLOCKS).checked_mul(BLOCK_BYTES as u64)?;
+        let spool_bytes = load(control::CLAIMED_SEGMENTS).checked_mul(SEGMENT_BYTES as u64)?;
         let mut pieces = vec![(base, spool_bytes, true)];
         for entry in 0..count as usize {
             let at = control::OWN_MEMORY + entry * 16;
@@ -540,8 +540,8 @@ impl Drain {
             self.is_cut = true;
             if self.shared.reserve(known).is_ok() {
                 // The words are gone, or older: there is no further block.
-                for word in [control::CLAIMED_BLOCKS, control::BACKED_BLOCKS] {
-                    self.shared.raise(word as u64, known / BLOCK_BYTES as u64);
+                for word in [control::CLAIMED_SEGMENTS, control::BACKED_SEGMENTS] {
+                    self.shared.raise(word as u64, known / SEGMENT_BYTES as u64);
                 }
                 self.end_early(EarlyEnd::FileCut);
             }
@@ -594,7 +594,7 @@ impl Drain {
         self.merge_with_usages(u64::MAX);
         for (blocks, handed) in self.blocks.iter().zip(&self.queues.handed) {
             if blocks.missing > 0 {
-                let finding = Finding::MissingBlocks { thread: handed.thread, count: blocks.missing };
+                let finding = Finding::MissingSegments { thread: handed.thread, count: blocks.missing };
                 self.findings.push(finding);
             }
         }
@@ -682,7 +682,7 @@ impl Drain {
     fn held_back(&self, stream: usize) -> Option<u64> {
         let (_, block) = self.blocks.get(stream)?.blocks.first_key_value()?;
         // Of a block that was begun something may wait that is older than what is left of it.
-        let is_begun = block.read_bytes > BLOCK_HEADER_BYTES as u64;
+        let is_begun = block.read_bytes > SEGMENT_HEADER_BYTES as u64;
         let waiting_bytes = self.queues.waiting.get(stream).copied().unwrap_or(0);
         (!is_begun && waiting_bytes >= MOST_WAITING_BYTES).then_some(block.ticks)
     }
@@ -702,11 +702,11 @@ impl Drain {
 
     /// Blocks that were taken since the last time: from the end of the file, or from the free ring.
     fn find_blocks(&mut self) {
-        let claimed = self.shared.load(control::CLAIMED_BLOCKS as u64);
-        if claimed > self.shared.known_length() / BLOCK_BYTES as u64 {
+        let claimed = self.shared.load(control::CLAIMED_SEGMENTS as u64);
+        if claimed > self.shared.known_length() / SEGMENT_BYTES as u64 {
             self.shared.length();
         }
-        let claimed = claimed.min(self.shared.known_length() / BLOCK_BYTES as u64);
+        let claimed = claimed.min(self.shared.known_length() / SEGMENT_BYTES as u64);
         self.opening.extend(self.seen_blocks as u32..claimed.max(self.seen_blocks) as u32);
         self.seen_blocks = self.seen_blocks.max(claimed);
         let taken = self.shared.load(control::FREE_TAKEN as u64).min(self.given);
@@ -725,13 +725,13 @@ impl Drain {
 
     /// False when its header is not there yet.
     fn open_block(&mut self, number: u32) -> bool {
-        let offset = u64::from(number) * BLOCK_BYTES as u64;
-        let mut bytes = Vec::with_capacity(BLOCK_HEADER_BYTES);
-        if self.shared.load(offset + BlockHeader::COMMITTED_OFFSET as u64) == 0 {
+        let offset = u64::from(number) * SEGMENT_BYTES as u64;
+        let mut bytes = Vec::with_capacity(SEGMENT_HEADER_BYTES);
+        if self.shared.load(offset + SegmentHeader::COMMITTED_OFFSET as u64) == 0 {
             return false;
         }
-        self.shared.copy(offset, offset + BLOCK_HEADER_BYTES as u64, &mut bytes);
-        let Ok(header) = BlockHeader::read(&bytes) else { return false };
+        self.shared.copy(offset, offset + SEGMENT_HEADER_BYTES as u64, &mut bytes);
+        let Ok(header) = SegmentHeader::read(&bytes) else { return false };
         let key = (header.thread, header.lane == Lane::Nested);
         let stream = *self.streams.entry(key).or_insert_with(|| {
             self.blocks.push(StreamBlocks::default());
@@ -743,7 +743,7 @@ impl Drain {
                 is_nested: header.lane == Lane::Nested,
                 life: 0,
                 sequence: 0,
-                offset: BLOCK_HEADER_BYTES,
+                offset: SEGMENT_HEADER_BYTES,
                 length: 0,
                 is_last: false,
                 is_looked_through: true,
@@ -756,7 +756,7 @@ impl Drain {
             kernel_thread: header.kernel_thread,
             counter: header.counter,
             ticks,
-            read_bytes: BLOCK_HEADER_BYTES as u64,
+            read_bytes: SEGMENT_HEADER_BYTES as u64,
             has_no_tables: header.has_no_tables,
         };
         if let Some(stream) = self.blocks.get_mut(stream as usize) {
@@ -775,9 +775,9 @@ impl Drain {
         let is_final = is_followed || self.is_last;
         let mut entry = blocks.blocks.first_entry()?;
         let block = entry.get_mut();
-        let offset = u64::from(block.number) * BLOCK_BYTES as u64;
-        let committed = self.shared.load(offset + BlockHeader::COMMITTED_OFFSET as u64);
-        let committed = (committed & !7).min(BLOCK_BYTES as u64).max(block.read_bytes);
+        let offset = u64::from(block.number) * SEGMENT_BYTES as u64;
+        let committed = self.shared.load(offset + SegmentHeader::COMMITTED_OFFSET as u64);
+        let committed = (committed & !7).min(SEGMENT_BYTES as u64).max(block.read_bytes);
         if committed > block.read_bytes || is_final {
             *is_busy |= committed > block.read_bytes;
             self.read_bytes += committed - block.read_bytes;
@@ -788,7 +788,7 @@ impl Drain {
                 sequence,
                 ticks: block.ticks,
                 offset: block.read_bytes as usize,
-                begins: (block.read_bytes == BLOCK_HEADER_BYTES as u64)
+                begins: (block.read_bytes == SEGMENT_HEADER_BYTES as u64)
                     .then_some((block.kernel_thread, block.counter)),
                 last_of: is_final.then_some(block.number),
                 // Of what a block of events alone has, nothing is needed sooner than the events.
@@ -929,11 +929,11 @@ impl Drain {
         let room = control::FREE_RING_ENTRIES as u64 - unseen;
         let count = self.drained.len().min(room as usize);
         for block in self.drained.drain(..count) {
-            let offset = u64::from(block) * BLOCK_BYTES as u64;
+            let offset = u64::from(block) * SEGMENT_BYTES as u64;
             // Without a header the block is empty until the next thread that takes it writes one; whenever this process is killed, it
             // is either that or whole.
-            self.shared.store(offset + BlockHeader::COMMITTED_OFFSET as u64, 0);
-            for word in 0..BLOCK_HEADER_BYTES as u64 / 8 {
+            self.shared.store(offset + SegmentHeader::COMMITTED_OFFSET as u64, 0);
+            for word in 0..SEGMENT_HEADER_BYTES as u64 / 8 {
                 self.shared.store(offset + word * 8, 0);
             }
             let at = control::FREE_RING as u64 + self.given % control::FREE_RING_ENTRIES as u64 * 4;
@@ -953,8 +953,8 @@ impl Drain {
 
     /// Sees to it that the program finds storage without a system call.
     fn reserve_ahead(&mut self) -> Result<(), RecordingError> {
-        let claimed = self.shared.load(control::CLAIMED_BLOCKS as u64).max(1);
-        let backed = self.shared.load(control::BACKED_BLOCKS as u64);
+        let claimed = self.shared.load(control::CLAIMED_SEGMENTS as u64).max(1);
+        let backed = self.shared.load(control::BACKED_SEGMENTS as u64);
         let free = self.given.saturating_sub(self.shared.load(control::FREE_TAKEN as u64));
         let wanted = claimed + AHEAD_BLOCKS.saturating_sub(free);
         if wanted <= backed {
@@ -963,10 +963,10 @@ impl Drain {
         // In steps, so that the file system is asked rarely.
         let wanted = wanted.next_multiple_of(64);
         let failed = RecordingError::io("reserving storage for the spool");
-        self.shared.reserve(wanted * BLOCK_BYTES as u64).map_err(failed)?;
-        let present = self.shared.length() / BLOCK_BYTES as u64;
+        self.shared.reserve(wanted * SEGMENT_BYTES as u64).map_err(failed)?;
+        let present = self.shared.length() / SEGMENT_BYTES as u64;
         // The program extends the file, too.
-        self.shared.raise(control::BACKED_BLOCKS as u64, present);
+        self.shared.raise(control::BACKED_SEGMENTS as u64, present);
         Ok(())
     }
 }

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Clock, CounterKind, EPOCHS, EndReason, FileHeader, Lane,
-    LoadedModule, MarkValue, PcKind, RecordSink, STAMP_SHIFT, Shape, SinkTooSmall, ThreadEvent, control,
-    epoch_of,
+    Clock, CounterKind, EPOCHS, EndReason, FileHeader, Lane, LoadedModule, MarkValue, PcKind, RecordSink,
+    SEGMENT_BYTES, SEGMENT_HEADER_BYTES, STAMP_SHIFT, SegmentHeader, Shape, SinkTooSmall, ThreadEvent,
+    control, epoch_of,
 };
 
 /// The counter at the start.
@@ -24,7 +24,7 @@ pub(crate) struct Spool {
     pub(crate) header: FileHeader,
     pub(crate) control: Vec<u8>,
     blocks: Vec<Vec<u64>>,
-    heads: Vec<BlockHeader>,
+    heads: Vec<SegmentHeader>,
     /// By thread and lane: the block that is written to.
     open: Vec<((u32, Lane), usize)>,
     slots: Vec<u64>,
@@ -54,13 +54,13 @@ impl Spool {
         };
         let mut spool = Self {
             header,
-            control: vec![0; BLOCK_BYTES],
+            control: vec![0; SEGMENT_BYTES],
             blocks: Vec::new(),
             heads: Vec::new(),
             open: Vec::new(),
             slots: Vec::new(),
             table_thread: 1,
-            block_bytes: BLOCK_BYTES,
+            block_bytes: SEGMENT_BYTES,
             kernel_threads: HashMap::new(),
             journal: None,
         };
@@ -95,11 +95,11 @@ impl Spool {
         record(&mut sink).expect("a record fits 16 KiB");
         let written = sink.written();
         let is_full = current.is_none_or(|block| {
-            (self.blocks[block].len() + written.len()) * 8 + BLOCK_HEADER_BYTES > self.block_bytes
+            (self.blocks[block].len() + written.len()) * 8 + SEGMENT_HEADER_BYTES > self.block_bytes
         });
         let block = if is_full {
             let sequence = current.map_or(0, |block| self.heads[block].sequence + 1);
-            self.heads.push(BlockHeader {
+            self.heads.push(SegmentHeader {
                 has_no_tables: self.table_thread == TABLE_THREAD && thread != TABLE_THREAD,
                 thread,
                 lane,
@@ -240,7 +240,7 @@ impl Spool {
         self.journal = Some(self.blocks.iter().map(Vec::len).enumerate().collect());
     }
 
-    pub(crate) fn block(&self, block: usize) -> (BlockHeader, &[u64]) {
+    pub(crate) fn block(&self, block: usize) -> (SegmentHeader, &[u64]) {
         (self.heads[block], &self.blocks[block])
     }
 
@@ -248,14 +248,14 @@ impl Spool {
         let mut bytes = self.control.clone();
         bytes[..64].copy_from_slice(&self.header.to_bytes());
         let blocks = 1 + self.blocks.len() as u64;
-        bytes[control::CLAIMED_BLOCKS..][..8].copy_from_slice(&blocks.to_le_bytes());
-        bytes[control::BACKED_BLOCKS..][..8].copy_from_slice(&blocks.to_le_bytes());
+        bytes[control::CLAIMED_SEGMENTS..][..8].copy_from_slice(&blocks.to_le_bytes());
+        bytes[control::BACKED_SEGMENTS..][..8].copy_from_slice(&blocks.to_le_bytes());
         for (head, slots) in self.heads.iter().zip(&self.blocks) {
-            let committed = BLOCK_HEADER_BYTES + slots.len() * 8;
-            let head = BlockHeader { committed_bytes: committed as u64, ..*head };
+            let committed = SEGMENT_HEADER_BYTES + slots.len() * 8;
+            let head = SegmentHeader { committed_bytes: committed as u64, ..*head };
             bytes.extend(head.to_bytes());
             bytes.extend(slots.iter().flat_map(|slot| slot.to_le_bytes()));
-            bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+            bytes.resize(bytes.len().next_multiple_of(SEGMENT_BYTES), 0);
         }
         bytes
     }

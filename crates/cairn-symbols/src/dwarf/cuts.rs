@@ -1,9 +1,9 @@
-//! The addresses of a window at which an answer may change.
+//! A bit set of the addresses in a window at which an answer may change.
 //!
-//! A bit for each address: a window has hundreds of thousands of cuts, most of them several times, and to sort them takes a
-//! multiple of the time that it takes to set bits. A window of a megabyte needs 128 KiB.
+//! A window has hundreds of thousands of cuts, most of them repeated, and sorting them takes
+//! several times as long as setting bits. A window of one megabyte needs 128 KiB.
 
-/// A set of addresses of one window.
+/// A set of addresses within one window.
 #[derive(Debug)]
 pub(super) struct Cuts {
     begin: u64,
@@ -12,13 +12,13 @@ pub(super) struct Cuts {
 }
 
 impl Cuts {
-    /// An empty set for the addresses from `begin` up to `end`.
+    /// Creates an empty set for addresses from `begin` up to `end`.
     pub(super) fn new(begin: u64, end: u64) -> Self {
         let addresses = usize::try_from(end.saturating_sub(begin)).unwrap_or(0);
         Self { begin, end, words: vec![0; addresses.div_ceil(64)] }
     }
 
-    /// Adds an address. Those outside of the window are passed over.
+    /// Adds an address, if it is inside the window.
     #[inline]
     pub(super) fn insert(&mut self, address: u64) {
         if (self.begin..self.end).contains(&address) {
@@ -29,7 +29,7 @@ impl Cuts {
         }
     }
 
-    /// The addresses in order, each once.
+    /// Iterates over the addresses in order, each once.
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
         self.words.iter().enumerate().flat_map(move |(index, &word)| {
             let mut rest = word;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back_in_order_and_once() {
+    fn cuts_are_sorted_and_distinct() {
         let mut cuts = Cuts::new(1000, 1200);
         for address in [1199, 1000, 1063, 1064, 1063, 999, 1200, 0, u64::MAX] {
             cuts.insert(address);

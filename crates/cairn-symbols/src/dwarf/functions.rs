@@ -7,9 +7,9 @@ use std::sync::OnceLock;
 use gimli::{AttributeValue, Section, UnitOffset, UnitRef};
 
 use super::hint::Hint;
-use super::units::{Budget, Problem, Reader};
+use super::units::{Budget, DwarfError, Reader};
 
-/// Where a name is: written at the entry, or at another one.
+/// The source of a name: the entry itself, or another one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin<'a> {
     Nowhere,
@@ -25,7 +25,7 @@ pub(super) struct Functions<'a> {
     pub(super) entries: Vec<FunctionEntry<'a>>,
     /// Sorted by begin.
     pub(super) ranges: Vec<FunctionRange>,
-    /// True when something was jumped over that could hold more of them.
+    /// True if the quick scan skipped entries that may contain further functions.
     pub(super) jumped: bool,
     hint: Hint,
 }
@@ -33,31 +33,31 @@ pub(super) struct Functions<'a> {
 #[derive(Debug)]
 pub(super) struct FunctionEntry<'a> {
     pub(super) offset: UnitOffset,
-    /// Apart, because most functions of a unit are never asked for.
-    function: OnceLock<Box<Result<Function<'a>, Problem>>>,
+    /// Boxed, because most functions of a unit are never queried.
+    function: OnceLock<Box<Result<Function<'a>, DwarfError>>>,
 }
 
-/// One piece of a function's code. A function can have several.
+/// One contiguous part of a function's code. A function can have several.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FunctionRange {
     pub(super) begin: u64,
     pub(super) end: u64,
     pub(super) function: u32,
-    /// The largest end of this range and all before it: where to stop looking further back.
+    /// Largest end of this range and all before it; ends the backward search.
     largest_end: u64,
 }
 
-/// One function with all that is inlined into it.
+/// One function with all calls inlined into it.
 #[derive(Debug)]
 pub(super) struct Function<'a> {
     pub(super) origin: Origin<'a>,
-    /// In the order of the file, outer before inner.
-    pub(super) inlined: Box<[Inlined<'a>]>,
-    /// Sorted by begin: from here on, up to the next one, this is the innermost call.
+    /// In file order, outer before inner.
+    pub(super) inlined: Box<[InlinedCall<'a>]>,
+    /// Sorted by begin; each piece continues to the next one.
     pub(super) pieces: Box<[InlinedPiece]>,
 }
 
-/// A piece of a function with one innermost inlined call, or none.
+/// Part of a function, with its innermost inlined call, if any.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InlinedPiece {
     pub(super) begin: u64,
@@ -66,17 +66,17 @@ pub(super) struct InlinedPiece {
 
 /// One inlined call.
 #[derive(Debug)]
-pub(super) struct Inlined<'a> {
+pub(super) struct InlinedCall<'a> {
     pub(super) offset: UnitOffset,
     pub(super) origin: Origin<'a>,
-    /// The call that this one is inside of.
+    /// The enclosing inlined call.
     pub(super) parent: Option<u32>,
     pub(super) call_file: Option<u32>,
     pub(super) call_line: u32,
     pub(super) call_column: u32,
 }
 
-/// Where one inlined call has code.
+/// A code range of one inlined call.
 #[derive(Clone, Copy, Debug)]
 struct InlinedRange {
     begin: u64,
@@ -85,15 +85,16 @@ struct InlinedRange {
 }
 
 impl<'a> Functions<'a> {
-    /// Finds the functions of a unit. The quick way jumps over the insides of functions, where the file says how; few hold
-    /// other functions with code, and a caller that misses one asks again, thoroughly.
+    /// Finds the functions of a unit. The quick scan skips the bodies of functions where the file
+    /// links siblings; nested functions with code are rare, and a caller that misses one repeats
+    /// the full scan.
     pub(super) fn read(
         unit: UnitRef<'_, Reader<'a>>,
         quickly: bool,
         budget: &Budget,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, DwarfError> {
         let mut functions = Self::default();
-        // Where the outermost function that is being read ends.
+        // End of the outermost function in progress.
         let mut body_end = 0;
         let mut entries = unit.entries_raw(None)?;
         while !entries.is_empty() {
@@ -101,9 +102,9 @@ impl<'a> Functions<'a> {
             let Some(abbreviation) = entries.read_abbreviation()? else { continue };
             let tag = abbreviation.tag();
             if tag == gimli::DW_TAG_subprogram {
-                let mut place = CodePlace::default();
+                let mut place = CodeAttributes::default();
                 let mut sibling = None;
-                let wanted = |name| name == gimli::DW_AT_sibling || CodePlace::wants(name);
+                let wanted = |name| name == gimli::DW_AT_sibling || CodeAttributes::wants(name);
                 read_attributes(&mut entries, abbreviation, wanted, |name, value| {
                     if name == gimli::DW_AT_sibling {
                         sibling = unit_offset(value);
@@ -123,7 +124,7 @@ impl<'a> Functions<'a> {
                         functions.jumped |= jump(&mut entries, unit, offset, sibling)?;
                     }
                     Some(sibling) => body_end = body_end.max(sibling.0),
-                    // The last one of its parent; what follows is taken for its inside.
+                    // The last child of its parent; everything that follows counts as its body.
                     None if abbreviation.has_children() => body_end = usize::MAX,
                     None => {}
                 }
@@ -154,7 +155,7 @@ impl<'a> Functions<'a> {
         Ok(functions)
     }
 
-    /// The function at an address; the one that begins last, should several overlap.
+    /// Finds the function at an address; among overlapping ones, the one that begins last.
     pub(super) fn find(&self, address: u64) -> Option<u32> {
         let after = self.hint.partition_point(&self.ranges, |range| range.begin <= address);
         self.ranges[..after]
@@ -165,7 +166,7 @@ impl<'a> Functions<'a> {
             .map(|range| range.function)
     }
 
-    /// What [`Budget::keep`] was told of, with the functions that were read since.
+    /// Returns the bytes counted with [`Budget::keep`], including functions parsed since.
     pub(super) fn kept_bytes(&self) -> u64 {
         let functions = self.entries.iter().filter_map(|entry| entry.function.get()?.as_ref().as_ref().ok());
         let inside = functions.map(Function::kept_bytes);
@@ -178,14 +179,14 @@ impl<'a> FunctionEntry<'a> {
         &self,
         unit: UnitRef<'_, Reader<'a>>,
         budget: &Budget,
-    ) -> Result<&Function<'a>, &Problem> {
+    ) -> Result<&Function<'a>, &DwarfError> {
         let read = || Box::new(Function::read(unit, self.offset, budget));
         self.function.get_or_init(read).as_ref().as_ref()
     }
 }
 
 impl<'a> Function<'a> {
-    fn read(unit: UnitRef<'_, Reader<'a>>, offset: UnitOffset, budget: &Budget) -> Result<Self, Problem> {
+    fn read(unit: UnitRef<'_, Reader<'a>>, offset: UnitOffset, budget: &Budget) -> Result<Self, DwarfError> {
         let mut entries = unit.entries_raw(Some(offset))?;
         let own_depth = entries.next_depth();
         let mut origin = Origin::Nowhere;
@@ -193,14 +194,14 @@ impl<'a> Function<'a> {
         let mut scratch = SCRATCH.take();
         scratch.ranges.clear();
         if let Some(abbreviation) = entries.read_abbreviation()? {
-            let mut name = NamePlace::default();
-            read_attributes(&mut entries, abbreviation, NamePlace::wants, |attribute, value| {
+            let mut name = NameAttributes::default();
+            read_attributes(&mut entries, abbreviation, NameAttributes::wants, |attribute, value| {
                 name.take(attribute, value);
                 Ok(())
             })?;
             origin = name.origin(unit);
         }
-        // The inlined calls that are open, with the depth of each.
+        // Stack of open inlined calls, with the depth of each.
         let mut open: Vec<(isize, u32)> = Vec::new();
         loop {
             let (depth, offset) = (entries.next_depth(), entries.next_offset());
@@ -219,7 +220,7 @@ impl<'a> Function<'a> {
                         calls.read(unit, &mut entries, offset, abbreviation, parent, ranges, budget)?;
                     open.push((depth, inlined));
                 }
-                // A function inside of this one: its calls are its own.
+                // A nested function has its own inlined calls.
                 gimli::DW_TAG_subprogram => skip_with_children(&mut entries, depth, abbreviation)?,
                 _ => entries.skip_attributes(abbreviation.attributes())?,
             }
@@ -235,19 +236,19 @@ impl<'a> Function<'a> {
         size_of_val(&*self.inlined) + size_of_val(&*self.pieces)
     }
 
-    /// The innermost call at an address.
+    /// Finds the innermost call at an address.
     pub(super) fn innermost(&self, address: u64) -> Option<u32> {
         let after = self.pieces.partition_point(|piece| piece.begin <= address);
         self.pieces[after.checked_sub(1)?].innermost
     }
 }
 
-/// The inlined calls of one function, as they are read.
+/// The inlined calls of one function, during parsing.
 #[derive(Default)]
-struct Calls<'a>(Vec<Inlined<'a>>);
+struct Calls<'a>(Vec<InlinedCall<'a>>);
 
 impl<'a> Calls<'a> {
-    #[allow(clippy::too_many_arguments, reason = "where it is read, and what is known around it")]
+    #[allow(clippy::too_many_arguments, reason = "the entry, its unit, and the enclosing call")]
     fn read(
         &mut self,
         unit: UnitRef<'_, Reader<'a>>,
@@ -257,11 +258,11 @@ impl<'a> Calls<'a> {
         parent: Option<u32>,
         ranges: &mut Vec<InlinedRange>,
         budget: &Budget,
-    ) -> Result<u32, Problem> {
+    ) -> Result<u32, DwarfError> {
         let index = self.0.len() as u32;
-        let mut place = CodePlace::default();
-        let mut name = NamePlace::default();
-        let mut inlined = Inlined {
+        let mut place = CodeAttributes::default();
+        let mut name = NameAttributes::default();
+        let mut inlined = InlinedCall {
             offset,
             origin: Origin::Nowhere,
             parent,
@@ -271,7 +272,7 @@ impl<'a> Calls<'a> {
         };
         let is_call =
             |name| matches!(name, gimli::DW_AT_call_file | gimli::DW_AT_call_line | gimli::DW_AT_call_column);
-        let wanted = |name| is_call(name) || CodePlace::wants(name) || NamePlace::wants(name);
+        let wanted = |name| is_call(name) || CodeAttributes::wants(name) || NameAttributes::wants(name);
         read_attributes(entries, abbreviation, wanted, |attribute, value| {
             let number = || value.udata_value().and_then(|value| u32::try_from(value).ok()).unwrap_or(0);
             match attribute {
@@ -299,7 +300,8 @@ impl<'a> Calls<'a> {
 }
 
 thread_local! {
-    /// What a function is read with, kept for the next one: tables that grow each time anew cost more than they hold.
+    /// Scratch space that the next function reuses: growing new tables costs more than filling
+    /// them.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
@@ -311,8 +313,8 @@ struct Scratch {
     pieces: Vec<InlinedPiece>,
 }
 
-/// Lays the ranges of all inlined calls over each other: of those that cover an address, the last one of the file is the
-/// innermost, as later entries refine earlier ones.
+/// Overlays the ranges of all inlined calls: the last call in the file that covers an address is
+/// the innermost, because later entries refine earlier ones.
 fn pieces(scratch: &mut Scratch) -> Box<[InlinedPiece]> {
     let Scratch { ranges, cuts, open, pieces } = scratch;
     ranges.sort_unstable_by_key(|range| range.begin);
@@ -338,15 +340,15 @@ fn pieces(scratch: &mut Scratch) -> Box<[InlinedPiece]> {
     pieces.as_slice().into()
 }
 
-/// Reads the attributes of an entry that are wanted. The others are passed over without a look at their values: of a
-/// function's fifteen or twenty attributes, four matter.
+/// Reads the wanted attributes of an entry, and skips the others without parsing their values: four
+/// of a function's fifteen to twenty attributes matter.
 #[inline]
 fn read_attributes<'a>(
     entries: &mut gimli::EntriesRaw<'_, Reader<'a>>,
     abbreviation: &gimli::Abbreviation,
     wanted: impl Fn(gimli::DwAt) -> bool,
-    mut take: impl FnMut(gimli::DwAt, AttributeValue<Reader<'a>>) -> Result<(), Problem>,
-) -> Result<(), Problem> {
+    mut take: impl FnMut(gimli::DwAt, AttributeValue<Reader<'a>>) -> Result<(), DwarfError>,
+) -> Result<(), DwarfError> {
     let all = abbreviation.attributes();
     let mut passed = 0;
     for (index, &specification) in all.iter().enumerate() {
@@ -366,8 +368,8 @@ fn read_attributes<'a>(
     Ok(())
 }
 
-/// Types of these kinds list members and declarations. Only those inside of functions hold code: that of lambdas, and of
-/// the members of local types.
+/// Reports whether a tag is a type. Types contain code only inside functions: the code of lambdas,
+/// and of members of local types.
 fn is_type(tag: gimli::DwTag) -> bool {
     matches!(
         tag,
@@ -387,13 +389,13 @@ fn unit_offset(value: AttributeValue<Reader<'_>>) -> Option<UnitOffset> {
     }
 }
 
-/// Goes on at the next sibling of the entry at `from`. Only forward: a file that points back would be read for ever.
+/// Continues at the next sibling of the entry at `from`; forward only, so that a file cannot loop.
 fn jump<'u, 'a>(
     entries: &mut gimli::EntriesRaw<'u, Reader<'a>>,
     unit: UnitRef<'u, Reader<'a>>,
     from: UnitOffset,
     sibling: UnitOffset,
-) -> Result<bool, Problem> {
+) -> Result<bool, DwarfError> {
     let forward = sibling.0 > from.0 && sibling.0 > entries.next_offset().0;
     if forward {
         *entries = unit.unit.entries_raw(Some(sibling))?;
@@ -405,7 +407,7 @@ fn skip_with_children<'a>(
     entries: &mut gimli::EntriesRaw<'_, Reader<'a>>,
     depth: isize,
     abbreviation: &gimli::Abbreviation,
-) -> Result<(), Problem> {
+) -> Result<(), DwarfError> {
     entries.skip_attributes(abbreviation.attributes())?;
     while entries.next_depth() > depth && !entries.is_empty() {
         if let Some(abbreviation) = entries.read_abbreviation()? {
@@ -415,17 +417,17 @@ fn skip_with_children<'a>(
     Ok(())
 }
 
-/// The attributes that say where an entry's code is.
+/// The attributes that locate an entry's code.
 #[derive(Default)]
-pub(super) struct CodePlace {
+pub(super) struct CodeAttributes {
     low: Option<u64>,
     high: Option<u64>,
     size: Option<u64>,
     ranges: Option<gimli::RangeListsOffset>,
 }
 
-impl CodePlace {
-    /// The attributes that [`take`](Self::take) looks at.
+impl CodeAttributes {
+    /// Reports whether [`take`](Self::take) handles this attribute.
     #[inline]
     fn wants(name: gimli::DwAt) -> bool {
         matches!(name, gimli::DW_AT_low_pc | gimli::DW_AT_high_pc | gimli::DW_AT_ranges)
@@ -437,7 +439,7 @@ impl CodePlace {
         name: gimli::DwAt,
         value: AttributeValue<Reader<'a>>,
         unit: UnitRef<'_, Reader<'a>>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), DwarfError> {
         match name {
             gimli::DW_AT_low_pc => match value {
                 AttributeValue::Addr(address) => self.low = Some(address),
@@ -460,13 +462,13 @@ impl CodePlace {
         self.ranges.is_some()
     }
 
-    /// Calls `take` with each piece that is not empty.
+    /// Calls `take` with each non-empty range.
     pub(super) fn for_each<'a>(
         &self,
         unit: UnitRef<'_, Reader<'a>>,
         budget: &Budget,
         mut take: impl FnMut(u64, u64),
-    ) -> Result<(), Problem> {
+    ) -> Result<(), DwarfError> {
         if let Some(offset) = self.ranges {
             let mut ranges = unit.ranges(offset)?;
             while let Some(range) = ranges.next()? {
@@ -478,7 +480,7 @@ impl CodePlace {
             return Ok(());
         }
         let Some(begin) = self.low else { return Ok(()) };
-        // Wraps for code that the linker threw away and marked with -1; the comparison drops it.
+        // Wraps for code that the linker discarded and marked with -1; the comparison drops it.
         let Some(end) = self.high.or_else(|| Some(begin.wrapping_add(self.size?))) else { return Ok(()) };
         if begin < end {
             take(begin, end);
@@ -487,17 +489,17 @@ impl CodePlace {
     }
 }
 
-/// The attributes that say what an entry is called. The linker's name is the best, then the plain one, then another
-/// entry's.
+/// The attributes that name an entry: the linkage name is preferred, then the plain name, then a
+/// reference to another entry.
 #[derive(Default)]
-struct NamePlace<'a> {
+struct NameAttributes<'a> {
     linkage: Option<AttributeValue<Reader<'a>>>,
     plain: Option<AttributeValue<Reader<'a>>>,
     elsewhere: Option<Origin<'a>>,
 }
 
-impl<'a> NamePlace<'a> {
-    /// The attributes that [`take`](Self::take) looks at.
+impl<'a> NameAttributes<'a> {
+    /// Reports whether [`take`](Self::take) handles this attribute.
     #[inline]
     fn wants(name: gimli::DwAt) -> bool {
         matches!(
@@ -527,22 +529,24 @@ impl<'a> NamePlace<'a> {
         }
     }
 
-    /// Where to go on. Only the text that is chosen is searched for its end: the texts lie all over the file.
+    /// Chooses the source of the name. Only the chosen text is scanned for its end, to avoid cache
+    /// misses.
     fn origin(&self, unit: UnitRef<'_, Reader<'a>>) -> Origin<'a> {
         if let Some(name) = self.linkage.and_then(|value| written(unit, value)) {
             return Origin::Written(name);
         }
-        // Also where a plain name stands beside a reference: the entry referred to may know the linker's name.
+        // A reference wins over a plain name: the entry that it refers to may have the linkage
+        // name.
         self.elsewhere.or_else(|| Some(Origin::Written(self.plain(unit)?))).unwrap_or(Origin::Nowhere)
     }
 
-    /// The entry's own plain name.
+    /// Returns the entry's own plain name.
     fn plain(&self, unit: UnitRef<'_, Reader<'a>>) -> Option<Reader<'a>> {
         self.plain.and_then(|value| written(unit, value))
     }
 }
 
-/// The text of an attribute. The usual kinds are searched for their end a word at a time.
+/// Returns the text of an attribute. The common forms are scanned for their end a word at a time.
 fn written<'a>(unit: UnitRef<'_, Reader<'a>>, value: AttributeValue<Reader<'a>>) -> Option<Reader<'a>> {
     let (section, offset) = match value {
         AttributeValue::DebugStrRef(offset) => (unit.dwarf.debug_str.reader(), offset.0),
@@ -554,14 +558,14 @@ fn written<'a>(unit: UnitRef<'_, Reader<'a>>, value: AttributeValue<Reader<'a>>)
     Some(section.range(offset..offset + text.count_bytes()))
 }
 
-/// One step to a name: what the entry at `offset` says.
-pub(super) fn step<'a>(unit: UnitRef<'_, Reader<'a>>, offset: UnitOffset) -> Result<Step<'a>, Problem> {
+/// Reads the name of the entry at `offset`, or its reference to the next entry.
+pub(super) fn step<'a>(unit: UnitRef<'_, Reader<'a>>, offset: UnitOffset) -> Result<Step<'a>, DwarfError> {
     let mut entries = unit.entries_raw(Some(offset))?;
     let Some(abbreviation) = entries.read_abbreviation()? else {
         return Ok(Step { origin: Origin::Nowhere, plain: None });
     };
-    let mut name = NamePlace::default();
-    read_attributes(&mut entries, abbreviation, NamePlace::wants, |attribute, value| {
+    let mut name = NameAttributes::default();
+    read_attributes(&mut entries, abbreviation, NameAttributes::wants, |attribute, value| {
         name.take(attribute, value);
         Ok(())
     })?;
@@ -572,6 +576,6 @@ pub(super) fn step<'a>(unit: UnitRef<'_, Reader<'a>>, offset: UnitOffset) -> Res
 
 pub(super) struct Step<'a> {
     pub(super) origin: Origin<'a>,
-    /// The entry's own name, should the entry it refers to have none.
+    /// The entry's own name, in case the entry that it refers to has none.
     pub(super) plain: Option<Reader<'a>>,
 }

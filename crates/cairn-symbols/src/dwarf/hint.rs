@@ -1,13 +1,14 @@
-//! Where the last search in a sorted table ended: addresses are mostly asked in order, so the next one ends there or close by.
+//! Caches the position of the last search: queries are mostly in order, so the next result is near
+//! it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The result of the last search. It may be of any age, and of another thread: it is looked at before it is believed.
+/// The result of the last search, possibly old or from another thread: verified before use.
 #[derive(Debug, Default)]
 pub(super) struct Hint(AtomicU32);
 
 impl Hint {
-    /// The first of `items` for which `is_before` does not hold, as `partition_point` finds it.
+    /// Finds the first of `items` for which `is_before` is false, like `partition_point`.
     #[inline]
     pub(super) fn partition_point<T>(&self, items: &[T], is_before: impl Fn(&T) -> bool) -> usize {
         let last = self.0.load(Ordering::Relaxed) as usize;
@@ -25,11 +26,11 @@ impl Hint {
         found
     }
 
-    /// Writes only what is new: threads that stay where they are leave the word to each other.
+    /// Writes changes only: threads with the same result do not contend for the cache line.
     #[inline]
     fn note(&self, last: usize, found: usize) {
         if found != last {
-            // A table that is longer than the word has no hints behind its end.
+            // Positions beyond 32 bits get no hint.
             self.0.store(u32::try_from(found).unwrap_or(0), Ordering::Relaxed);
         }
     }
@@ -39,9 +40,9 @@ impl Hint {
 mod tests {
     use super::*;
 
-    /// Whatever was found before, the answer is that of a search from scratch.
+    /// The result equals that of a fresh search, whatever was found before.
     #[test]
-    fn a_hint_changes_no_answer() {
+    fn hints_change_no_answer() {
         let tables: [&[u32]; 4] = [&[], &[5], &[1, 2, 2, 2, 7, 9], &[4, 4, 4]];
         for table in tables {
             for before in 0..11 {

@@ -1,4 +1,4 @@
-//! The lines of one unit: from an address to the number of a file, a line and a column.
+//! The line table of one unit: from an address to file number, line and column.
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
@@ -7,30 +7,30 @@ use gimli::{ColumnType, UnitRef};
 
 use super::cuts::Cuts;
 use super::hint::Hint;
-use super::units::{Budget, Problem, Reader};
+use super::units::{Budget, DwarfError, Reader};
 
-/// The lines of one unit.
+/// The line table of one unit.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct LineTable {
     rows: Box<[Row]>,
     /// Sorted by begin.
     sequences: Vec<Sequence>,
-    /// Paths, put together when they are asked for: most files of a C++ unit only declare.
+    /// Paths, built on first use: most files of a C++ unit contain declarations only.
     files: Vec<OnceLock<Option<Arc<str>>>>,
     sequence_hint: Hint,
     row_hint: Hint,
 }
 
-/// From here on this line, until the next row.
+/// A line that begins at an address and continues to the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) address: u64,
     pub(super) file: u32,
-    /// 0 is code that belongs to no line.
+    /// 0 for code without a line.
     pub(super) line: u32,
-    /// 0 is the left edge, or a compiler that does not tell columns.
+    /// 0 for the left edge, or for compilers that do not emit columns.
     pub(super) column: u32,
-    /// 0 is the first or only block of its line.
+    /// 0 for the first or only basic block of the line.
     pub(super) discriminator: u32,
 }
 
@@ -43,20 +43,22 @@ struct Sequence {
     end: u64,
     first_row: u32,
     after_row: u32,
-    /// The largest end of this one and all before it.
+    /// Largest end of this sequence and all before it.
     largest_end: u64,
 }
 
 thread_local! {
-    /// Where rows are collected, kept for the next unit: a table that grows each time anew costs more than it holds.
+    /// Scratch space that the next unit reuses: growing a new table each time costs more than
+    /// filling it.
     static ROWS: RefCell<Vec<Row>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Some megabytes, as the largest units of usual programs have.
+/// Maximum rows in the scratch space; 256 Ki, about six megabytes, enough for the largest common
+/// units.
 const MAX_SCRATCH_ROWS: usize = 1 << 18;
 
-impl Lines {
-    pub(super) fn read(unit: UnitRef<'_, Reader<'_>>, budget: &Budget) -> Result<Self, Problem> {
+impl LineTable {
+    pub(super) fn read(unit: UnitRef<'_, Reader<'_>>, budget: &Budget) -> Result<Self, DwarfError> {
         let mut lines = Self::default();
         let Some(program) = unit.line_program.clone() else { return Ok(lines) };
         let mut kept = ROWS.take();
@@ -80,7 +82,7 @@ impl Lines {
                 discriminator: u32::try_from(row.discriminator()).unwrap_or(0),
             };
             match kept[first_row..].last_mut() {
-                // Of several rows for one address, the last one counts.
+                // If several rows have one address, the last one applies.
                 Some(last) if last.address == row.address => *last = row,
                 _ => kept.push(row),
             }
@@ -96,7 +98,7 @@ impl Lines {
             sequence.largest_end = largest_end;
         }
         let header = rows.header();
-        // Version 5 counts files from 0, earlier ones from 1.
+        // Version 5 counts files from 0, earlier versions from 1.
         let files = header.file_names().len() + 1;
         lines.files.resize_with(files, OnceLock::new);
         budget.keep(&lines.rows);
@@ -114,7 +116,7 @@ impl Lines {
         }
     }
 
-    /// The row that covers an address.
+    /// Finds the row that covers an address.
     pub(super) fn find(&self, address: u64) -> Option<Row> {
         let after = self.sequence_hint.partition_point(&self.sequences, |sequence| sequence.begin <= address);
         let sequence = self.sequences[..after]
@@ -126,19 +128,19 @@ impl Lines {
         rows.get(self.row_hint.partition_point(rows, |row| row.address <= address).checked_sub(1)?).copied()
     }
 
-    /// A file's whole path: the directory of the compilation, the directory of the file, and its name, as far as they are
+    /// Returns a file's whole path: compilation directory, file directory and name, as far as
     /// relative.
     pub(super) fn file(&self, unit: UnitRef<'_, Reader<'_>>, index: u64) -> Option<&str> {
         let slot = self.files.get(usize::try_from(index).ok()?)?;
         slot.get_or_init(|| path_of(unit, index).map(Arc::from)).as_deref()
     }
 
-    /// What [`Budget::keep`] was told of.
+    /// Returns the bytes that were counted with [`Budget::keep`].
     pub(super) fn kept_bytes(&self) -> u64 {
         (size_of_val(&*self.rows) + size_of_val(&*self.files)) as u64
     }
 
-    /// First and last address of every run of rows.
+    /// Iterates over the first and last address of each sequence.
     pub(super) fn sequences(&self) -> impl Iterator<Item = (u64, u64)> {
         self.sequences.iter().map(|sequence| (sequence.begin, sequence.end))
     }
@@ -169,7 +171,7 @@ fn path_of(unit: UnitRef<'_, Reader<'_>>, index: u64) -> Option<String> {
         Some(directory) => directory.to_string_lossy().into_owned(),
         None => String::new(),
     };
-    // Directory 0 is that of the compilation.
+    // Directory 0 is the compilation directory.
     if file.directory_index() != 0
         && let Some(directory) = file.directory(header)
     {

@@ -1,4 +1,4 @@
-//! Split debug information: the part of a unit that the compiler left in a `.dwo` file or in a `.dwp` package.
+//! Split debug information: the part of a unit in a `.dwo` file or a `.dwp` package.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gimli::{AttributeValue, SectionId, UnitRef};
 
 use super::units::{Dwarf, Reader, Unit, language};
-use crate::debug_object::DebugObject;
+use crate::elf::debug_object::DebugObject;
 use crate::source::Language;
 
 /// The part of a unit that is in another file.
@@ -16,20 +16,20 @@ pub(super) struct SplitUnit<'a> {
     pub(super) language: Language,
 }
 
-/// Finds the file of a unit: by directory and name as they are stated, and checked by its id.
+/// Finds the file of a unit by its stated directory and name, and checks its id.
 pub(crate) type FindSplit = dyn Fn(&SplitName) -> Option<DebugObject> + Send + Sync;
 
-/// What a unit says of the file with the rest of it.
+/// The name of the split file, as its unit states it.
 #[derive(Clone, Debug)]
 pub(crate) struct SplitName {
     pub(crate) directory: Option<String>,
     pub(crate) name: String,
 }
 
-/// What split units are read from.
+/// The sources of split units.
 pub(super) struct Splits<'a> {
     package: Option<gimli::DwarfPackage<Reader<'a>>>,
-    /// One for each unit; filled when the unit is read.
+    /// One per unit; filled when the unit is parsed.
     files: &'a [OnceLock<Option<DebugObject>>],
     find: &'a FindSplit,
     missing_some: AtomicBool,
@@ -48,12 +48,12 @@ impl<'a> Splits<'a> {
         Self { package, files, find, missing_some: AtomicBool::new(false) }
     }
 
-    /// True when the rest of a unit was not found.
+    /// Reports whether a split file was not found.
     pub(super) fn is_missing_some(&self) -> bool {
         self.missing_some.load(Ordering::Relaxed)
     }
 
-    /// The rest of unit number `index`, if it is somewhere else and is found.
+    /// Loads the split part of unit number `index`, if it has one that can be found.
     pub(super) fn load(&self, dwarf: &Dwarf<'a>, unit: &Unit<'a>, index: usize) -> Option<SplitUnit<'a>> {
         let found = self.find_unit(dwarf, unit, index);
         if found.is_none() {

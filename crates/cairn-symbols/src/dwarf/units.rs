@@ -1,4 +1,4 @@
-//! The directory of units: which part of the file describes which addresses.
+//! The directory of units: which unit describes which addresses.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gimli::{DebugInfoOffset, EndianSlice, RunTimeEndian, UnitRef};
 
 use super::cuts::Cuts;
-use super::functions::{CodePlace, Functions};
+use super::functions::{CodeAttributes, Functions};
 use super::hint::Hint;
-use super::lines::Lines;
+use super::lines::LineTable;
 use super::split::SplitUnit;
 use crate::source::Language;
 
-/// A piece of a section.
+/// A slice of a section.
 pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Reader<'a>>;
 
-/// What is wrong with the debug information.
+/// An error in the debug information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Problem {
+pub(crate) enum DwarfError {
     Dwarf(gimli::Error),
     /// See [`Budget`].
     TooMuch,
@@ -27,13 +27,13 @@ pub(crate) enum Problem {
     NameTooLong,
 }
 
-impl From<gimli::Error> for Problem {
+impl From<gimli::Error> for DwarfError {
     fn from(error: gimli::Error) -> Self {
         Self::Dwarf(error)
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for DwarfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dwarf(error) => error.fmt(f),
@@ -44,10 +44,11 @@ impl fmt::Display for Problem {
     }
 }
 
-/// How many address ranges may still be read.
+/// Bounds the number of address ranges that may still be read.
 ///
-/// An honest file refers to each list of ranges once. One that refers to a long list from a million entries would take a
-/// day to read; it is given up when it has cost more steps than it has bytes.
+/// A well-formed file refers to each list of ranges once. A file with a million references to one
+/// long list would take a day to read; parsing stops when it has taken more steps than the file has
+/// bytes.
 #[derive(Debug)]
 pub(super) struct Budget {
     steps: AtomicU64,
@@ -60,64 +61,64 @@ impl Budget {
         Self { steps, kept_bytes: AtomicU64::new(0) }
     }
 
-    /// Notes that something was read that stays in memory.
+    /// Counts parsed items that stay in memory.
     pub(super) fn keep<T>(&self, items: &[T]) {
         self.kept_bytes.fetch_add(size_of_val(items) as u64, Ordering::Relaxed);
     }
 
-    /// Notes that something is not in memory any more.
+    /// Counts parsed items that were freed.
     pub(super) fn release(&self, bytes: u64) {
         self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// How much was read that stays in memory.
+    /// Returns the bytes of parsed items in memory.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.kept_bytes.load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(super) fn spend(&self, steps: u64) -> Result<(), Problem> {
+    pub(super) fn spend(&self, steps: u64) -> Result<(), DwarfError> {
         let before = self.steps.fetch_sub(steps, Ordering::Relaxed);
         if before < steps || before > u64::MAX / 2 {
             self.steps.store(0, Ordering::Relaxed);
-            return Err(Problem::TooMuch);
+            return Err(DwarfError::TooMuch);
         }
         Ok(())
     }
 }
 
-/// So that a small file is never given up.
+/// Additional steps for every file, so that a small one is never rejected.
 const SMALL_CHANGE: u64 = 1 << 20;
 
-/// All units of a file, and where the code of each is.
+/// All units of a file, and the address ranges of each.
 pub(super) struct Directory<'a> {
     pub(super) units: Vec<Unit<'a>>,
     ranges: Vec<UnitRange>,
     hint: Hint,
 }
 
-/// One unit; what is known of it fills up as it is asked for.
+/// One unit; its tables are parsed on first use.
 pub(super) struct Unit<'a> {
     pub(super) offset: DebugInfoOffset,
     pub(super) unit: gimli::Unit<Reader<'a>>,
     pub(super) language: Language,
-    pub(super) lines: OnceLock<Result<Lines, Problem>>,
-    pub(super) functions: OnceLock<Result<Functions<'a>, Problem>>,
-    pub(super) all_functions: OnceLock<Result<Functions<'a>, Problem>>,
+    pub(super) lines: OnceLock<Result<LineTable, DwarfError>>,
+    pub(super) functions: OnceLock<Result<Functions<'a>, DwarfError>>,
+    pub(super) all_functions: OnceLock<Result<Functions<'a>, DwarfError>>,
     pub(super) split: OnceLock<Option<SplitUnit<'a>>>,
 }
 
-/// Sorted by end, as units can overlap.
+/// Address range of a unit. Sorted by end, because units can overlap.
 struct UnitRange {
     begin: u64,
     end: u64,
     unit: u32,
-    /// The smallest begin of this range and all behind it: where to stop looking further.
+    /// Smallest begin of this range and all after it; ends the search.
     smallest_begin: u64,
 }
 
 impl<'a> Directory<'a> {
-    pub(super) fn read(dwarf: &Dwarf<'a>, budget: &Budget) -> Result<Self, Problem> {
+    pub(super) fn read(dwarf: &Dwarf<'a>, budget: &Budget) -> Result<Self, DwarfError> {
         let mut by_table = aranges(dwarf, budget)?;
         by_table.sort_by_key(|&(offset, ..)| offset);
         let mut directory = Self { units: Vec::new(), ranges: Vec::new(), hint: Hint::default() };
@@ -126,7 +127,7 @@ impl<'a> Directory<'a> {
             let Some(offset) = header.debug_info_offset() else { continue };
             let has_code = match header.type_() {
                 gimli::UnitType::Type { .. } | gimli::UnitType::SplitType { .. } => continue,
-                // Others refer to it; it has no code of its own.
+                // A partial unit is referenced by others, and has no code of its own.
                 gimli::UnitType::Partial => false,
                 _ => true,
             };
@@ -154,18 +155,19 @@ impl<'a> Directory<'a> {
         Ok(directory)
     }
 
-    /// Where a unit's code is: by its own list of ranges, or by the table for all units, or by its first and last address,
-    /// or by its lines. The table comes before first and last address because those can span what is not the unit's.
+    /// Adds the address ranges of a unit, from the first of these sources that has any: its own
+    /// list of ranges, `.debug_aranges`, its first and last address, its lines. `.debug_aranges`
+    /// precedes first and last address because those can span code of other units.
     fn add_ranges(
         &mut self,
         dwarf: &Dwarf<'a>,
         unit: &mut Unit<'a>,
         by_table: &[(DebugInfoOffset, u64, u64)],
         budget: &Budget,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), DwarfError> {
         let index = self.units.len() as u32;
         let reference = UnitRef::new(dwarf, &unit.unit);
-        let mut place = CodePlace::default();
+        let mut place = CodeAttributes::default();
         let mut entries = unit.unit.entries_raw(None)?;
         let Some(abbreviation) = entries.read_abbreviation()? else { return Ok(()) };
         for &specification in abbreviation.attributes() {
@@ -187,7 +189,7 @@ impl<'a> Directory<'a> {
             place.for_each(reference, budget, add)?;
         }
         if self.ranges.len() == before
-            && let Ok(lines) = unit.lines.get_or_init(|| Lines::read(reference, budget))
+            && let Ok(lines) = unit.lines.get_or_init(|| LineTable::read(reference, budget))
         {
             let ranges = lines.sequences().map(|(begin, end)| UnitRange {
                 begin,
@@ -200,7 +202,8 @@ impl<'a> Directory<'a> {
         Ok(())
     }
 
-    /// The units that may know an address. Several can: code that is in many units and linked once.
+    /// Finds the units that may describe an address; several if their code was merged by the
+    /// linker.
     pub(super) fn find(&self, address: u64) -> impl Iterator<Item = &Unit<'a>> {
         let first = self.hint.partition_point(&self.ranges, |range| range.end <= address);
         self.ranges[first..]
@@ -210,7 +213,7 @@ impl<'a> Directory<'a> {
             .map(|range| &self.units[range.unit as usize])
     }
 
-    /// Each unit with code, by where its code ends.
+    /// Returns each unit with code, with the end of its code.
     pub(super) fn ends(&self) -> Vec<(u64, u32)> {
         let mut ends = vec![0; self.units.len()];
         self.ranges
@@ -221,7 +224,7 @@ impl<'a> Directory<'a> {
         ends
     }
 
-    /// Drops what was read of a unit's lines and functions. They are read anew when they are asked for again.
+    /// Frees a unit's lines and functions. They are parsed again on the next use.
     pub(super) fn forget(&mut self, unit: u32, budget: &Budget) {
         let Some(unit) = self.units.get_mut(unit as usize) else { return };
         let lines = unit.lines.take().and_then(Result::ok);
@@ -230,13 +233,13 @@ impl<'a> Directory<'a> {
         budget.release(kept + lines.map_or(0, |lines| lines.kept_bytes()));
     }
 
-    /// The unit that holds the entry at an offset of the section.
+    /// Finds the unit that holds the entry at an offset of the section.
     pub(super) fn at_offset(&self, offset: DebugInfoOffset) -> Option<&Unit<'a>> {
         let after = self.units.partition_point(|unit| unit.offset.0 <= offset.0);
         self.units.get(after.checked_sub(1)?)
     }
 
-    /// The units with code in a window, each once; where they begin and end goes to `out`.
+    /// Returns the units with code in a window, each once; adds their bounds to `out`.
     pub(super) fn overlapping(&self, begin: u64, end: u64, out: &mut Cuts) -> Vec<&Unit<'a>> {
         let first = self.ranges.partition_point(|range| range.end <= begin);
         let ranges = self.ranges[first..].iter().filter(|range| range.begin < end);
@@ -249,13 +252,14 @@ impl<'a> Directory<'a> {
     }
 }
 
-/// The table of addresses for all units; what of it is broken is left out.
-fn aranges(dwarf: &Dwarf<'_>, budget: &Budget) -> Result<Vec<(DebugInfoOffset, u64, u64)>, Problem> {
+/// Reads the address table of all units, without its broken entries.
+fn aranges(dwarf: &Dwarf<'_>, budget: &Budget) -> Result<Vec<(DebugInfoOffset, u64, u64)>, DwarfError> {
     let mut found = Vec::new();
     let mut headers = dwarf.debug_aranges.headers();
     while let Some(header) = headers.next()? {
         let mut entries = header.entries();
-        // An entry that overflows is followed by good ones; the iterator ends by itself after any other error.
+        // After an entry that overflows, valid ones follow; after any other error the iterator
+        // ends.
         while let Some(entry) = entries.next().transpose() {
             budget.spend(1)?;
             let Ok(entry) = entry else { continue };

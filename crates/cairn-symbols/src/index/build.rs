@@ -1,4 +1,4 @@
-//! Fills an index with every answer of a file.
+//! Builds an index that holds every answer of a file.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -8,23 +8,23 @@ use super::format::{
     BLOCK_SEGMENTS, HEADER_BYTES, MAGIC, PAGE_BYTES, PARTS, Segment, VERSION, language_number, scope,
     segment, write_number,
 };
-use crate::dwarf::{ScopeId, Told, ToldPlace};
-use crate::elf_source::ElfSource;
-use crate::source::{Language, Mixing, may_be_qualified, qualified};
+use crate::dwarf::{ScopeId, SegmentSink, SourcePosition};
+use crate::elf::ElfSource;
+use crate::source::{Language, SeededHash, may_be_qualified, qualified};
 
-/// An index that is not written yet: its header, and its parts in their order.
+/// An index in memory: its header, and its parts in file order.
 pub(crate) struct Built {
     header: Vec<u8>,
     parts: [Vec<u8>; PARTS],
 }
 
 impl Built {
-    /// The bytes of the index, piece by piece.
+    /// Returns the bytes of the index, part by part.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.header).chain(&self.parts).map(Vec::as_slice)
     }
 
-    /// The checksum of each page of the first `bytes`.
+    /// Returns the checksum of each page of the first `bytes`.
     fn page_checks(&self, bytes: usize) -> Vec<u8> {
         let mut checks = Vec::new();
         let mut checksum = flate2::Crc::new();
@@ -49,13 +49,15 @@ impl Built {
     }
 }
 
-/// The index of all that `source` answers; `None` when it cannot be had: the debug information is broken
-/// somewhere, the code spans more than four gigabytes, or it was cancelled.
+/// Builds the index of every answer of `source`.
+///
+/// Returns `None` if the debug information is broken, the code spans more than four gigabytes, or
+/// the build was cancelled.
 pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool) -> Option<Built> {
     let code = source.code();
     let (base, end) = (code.first()?.0, code.iter().map(|&(_, end)| end).max()?);
     u32::try_from(end.checked_sub(base)?).ok()?;
-    // Where the symbol tables may change the answer.
+    // Addresses at which symbol tables may change the answer.
     let mut extra: Vec<u64> = source.symbols().boundaries().chain(source.function_boundaries()).collect();
     extra.sort_unstable();
     extra.dedup();
@@ -63,7 +65,7 @@ pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool)
     let mut engine = source.own_engine().ok()?;
     let mut reached = base;
     for &(begin, end) in code {
-        // Segments that overlap are no sound program.
+        // No sound program has overlapping segments.
         if begin < reached {
             return None;
         }
@@ -75,14 +77,15 @@ pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool)
             let after = end.min(window.saturating_add(WINDOW_BYTES));
             let first = extra.partition_point(|&cut| cut < window);
             let behind = extra.partition_point(|&cut| cut < after);
-            engine.tell_window(window, after, &extra[first..behind], &mut builder).ok()?;
-            // What is missing today may be there tomorrow.
+            engine.emit_window(window, after, &extra[first..behind], &mut builder).ok()?;
+            // Files that are missing today may be present tomorrow.
             if engine.misses_split_files() {
                 return None;
             }
             window = after;
             engine.forget_before(window);
-            // Units whose code lies far apart are remembered for long, and so begun anew should there be many.
+            // Units whose code lies far apart stay cached for long; with many of them, the engine
+            // is recreated.
             if engine.kept_bytes() > MAX_KEPT_BYTES {
                 engine = source.own_engine().ok()?;
             }
@@ -93,10 +96,11 @@ pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool)
     builder.finish(code, identity)
 }
 
-/// As much code at a time: what is remembered of a window is a fraction of what is remembered of its units.
+/// Bytes of code per window; 1 MiB, because the state of one window is a fraction of that of its
+/// units.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// The most that is remembered of the debug information while an index is made.
+/// Maximum bytes of parsed debug information during a build; 512 MiB.
 const MAX_KEPT_BYTES: u64 = 512 << 20;
 
 struct Builder<'a> {
@@ -108,9 +112,9 @@ struct Builder<'a> {
     names: Texts,
     files: Texts,
     text: Vec<u8>,
-    /// Functions without a name, by the start of their symbol; each with the file of the symbol.
+    /// Functions without a name, by the start of their symbol, each with the symbol's file.
     unnamed: HashMap<Option<u64>, (ScopeId, Option<u32>)>,
-    /// What the last segment said, and what the reader knows after it.
+    /// The content of the last segment, and the reader's state after it.
     last: Option<Segment>,
     before: Segment,
     last_start: u32,
@@ -118,20 +122,23 @@ struct Builder<'a> {
     failed: bool,
 }
 
-/// Texts by number. Found by their hash alone, and compared where they lie: a table of copies would be as large as the index.
-/// Two texts with one hash take turns in being known; what is not known is written again, which costs room and nothing else.
+/// Numbers texts, and deduplicates them.
+///
+/// The table holds hashes only, and compares texts in place: a table of copies would be as large as
+/// the index. Two texts with one hash evict each other; an evicted text is written again, which
+/// costs space and nothing else.
 struct Texts {
-    hashing: Mixing,
-    numbers: HashMap<u64, u32, Mixing>,
+    hashing: SeededHash,
+    numbers: HashMap<u64, u32, SeededHash>,
     table: Vec<u8>,
 }
 
 impl Texts {
     fn new() -> Self {
-        Self { hashing: Mixing::default(), numbers: HashMap::default(), table: Vec::new() }
+        Self { hashing: SeededHash::default(), numbers: HashMap::default(), table: Vec::new() }
     }
 
-    /// The place of a text in the table is as a reader finds it.
+    /// Reports whether entry `number` of the table is this text.
     fn is(&self, number: u32, value: &str, kind_number: u32, text: &[u8]) -> bool {
         let entry = self.table.get(number as usize * 8..).and_then(|rest| rest.first_chunk::<8>());
         let Some([a, b, c, d, rest @ ..]) = entry else { return false };
@@ -140,7 +147,7 @@ impl Texts {
             && text.get(first..).is_some_and(|text| text.starts_with(value.as_bytes()))
     }
 
-    /// The number of a text. A text that does not fit any more is an empty one, and `failed` is set.
+    /// Returns the number of a text. A text that does not fit becomes empty, and `failed` is set.
     fn number(&mut self, value: &str, kind_number: u32, text: &mut Vec<u8>, failed: &mut bool) -> u32 {
         let hash = self.hashing.hash_one((value, kind_number));
         if let Some(&number) = self.numbers.get(&hash)
@@ -189,7 +196,7 @@ impl<'a> Builder<'a> {
         &mut self,
         parent: Option<ScopeId>,
         name: Option<u32>,
-        call: ToldPlace,
+        call: SourcePosition,
         start: Option<u64>,
     ) -> ScopeId {
         let Ok(id) = u32::try_from(self.scopes.len()) else {
@@ -213,7 +220,7 @@ impl<'a> Builder<'a> {
         id
     }
 
-    /// The name that a frame of this function gets.
+    /// Returns the name that a frame of this function gets.
     fn qualified<'n>(&self, address: u64, (raw, language): (&'n str, Language)) -> (&'n str, Language)
     where
         'a: 'n,
@@ -228,7 +235,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The scope of code that the debug information has no function for: a symbol, or the start of a function, or nothing.
+    /// Returns the scope of code outside every DWARF function: a symbol, a function start, or
+    /// nothing.
     fn unnamed_root(&mut self, address: u64) -> (ScopeId, Option<u32>) {
         let source = self.source;
         let symbol = source.symbols().find(address);
@@ -240,7 +248,7 @@ impl<'a> Builder<'a> {
             self.failed = true;
         }
         let name = symbol.map(|symbol| self.number_of_name((symbol.name, Language::Unknown)));
-        let id = self.scope(None, name, ToldPlace::default(), start);
+        let id = self.scope(None, name, SourcePosition::default(), start);
         let file = symbol.and_then(|symbol| symbol.file).map(|file| self.file(file));
         self.unnamed.insert(start, (id, file));
         (id, file)
@@ -323,13 +331,13 @@ impl<'a> Builder<'a> {
     }
 }
 
-impl Told for Builder<'_> {
+impl SegmentSink for Builder<'_> {
     fn root(&mut self, address: u64, name: Option<(&str, Language)>) -> ScopeId {
         match name {
             Some(name) => {
                 let name = self.qualified(address, name);
                 let name = self.number_of_name(name);
-                self.scope(None, Some(name), ToldPlace::default(), None)
+                self.scope(None, Some(name), SourcePosition::default(), None)
             }
             None => self.unnamed_root(address).0,
         }
@@ -339,7 +347,7 @@ impl Told for Builder<'_> {
         self.number_of_name(name)
     }
 
-    fn inlined(&mut self, into: ScopeId, name: Option<u32>, call: ToldPlace) -> ScopeId {
+    fn inlined(&mut self, into: ScopeId, name: Option<u32>, call: SourcePosition) -> ScopeId {
         self.scope(Some(into), name, call, None)
     }
 
@@ -347,12 +355,12 @@ impl Told for Builder<'_> {
         self.files.number(path, 0, &mut self.text, &mut self.failed)
     }
 
-    fn segment(&mut self, address: u64, known: Option<(ScopeId, ToldPlace)>) {
+    fn segment(&mut self, address: u64, known: Option<(ScopeId, SourcePosition)>) {
         let known = match known {
             Some(known) => Some(known),
             None if self.source.is_code(address) && self.source.is_function(address) => {
                 let (scope, file) = self.unnamed_root(address);
-                Some((scope, ToldPlace { file, ..ToldPlace::default() }))
+                Some((scope, SourcePosition { file, ..SourcePosition::default() }))
             }
             None => None,
         };

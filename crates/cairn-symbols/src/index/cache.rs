@@ -1,30 +1,31 @@
-//! Which index is of which files.
+//! Identifies which index belongs to which files.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use crate::debug_object::DebugObject;
+use crate::elf::debug_object::DebugObject;
 
 /// A directory of indexes.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     pub(crate) directory: PathBuf,
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "indexes are kept on Linux alone"))]
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "indexes are stored on Linux only"))]
     pub(crate) limit_bytes: u64,
 }
 
-/// What tells whether an index is of some files: their build ids and sizes; where one has no build id, its path and the
-/// time of its last change.
+/// Identifies the files of an index: by build id and size, or, without a build id, by path and
+/// modification time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "indexes are kept on Linux alone"))]
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "indexes are stored on Linux only"))]
     pub(super) name: String,
     bytes: Vec<u8>,
 }
 
 impl Identity {
-    /// Of the files that answer together, each with its role. The first one that has a build id gives the name.
+    /// Identifies files that answer together, each with its role; the first build id gives the
+    /// name.
     pub(crate) fn of<'a>(objects: impl Iterator<Item = (u8, &'a DebugObject)>) -> Self {
         let mut bytes = Vec::new();
         let mut name = None;
@@ -63,7 +64,8 @@ impl Identity {
     }
 }
 
-/// Some file systems end names at 255 bytes.
+/// Maximum characters of an index file's name; 128, because some file systems end names at 255
+/// bytes.
 const MAX_NAME_CHARS: usize = 128;
 
 pub(super) const EXTENSION: &str = "cairnsym";

@@ -1,7 +1,7 @@
-//! The directory of indexes: found by build id, written whole or not at all, and kept below a size.
+//! Stores indexes in a directory, by build id, atomically, and below a size limit.
 //!
-//! It counts only when no other user can write to it or replace it, and so does an index only when it is this user's or
-//! root's: what is in it is shown as if it were in the program itself.
+//! The directory is used only if no other user can write to it or replace it, and an index only if
+//! it belongs to this user or root: its content is shown as if it came from the program itself.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use super::format::Index;
 use crate::mapped_file::FileBytes;
 
 impl Cache {
-    /// The index of these files, if there is one.
+    /// Opens the index of these files, if there is one.
     pub(crate) fn open(&self, identity: &Identity) -> Option<Index> {
         let directory = Directory::private_if_there(&self.directory).ok()?;
         let file = directory.read_own(identity.name.as_ref()).ok()?;
@@ -25,7 +25,7 @@ impl Cache {
         if index.identity() != identity.bytes() {
             return None;
         }
-        // The time of change says when an index was last wanted. Written rarely: it is a write.
+        // The modification time records the last use. It is updated rarely, because it is a write.
         let now = SystemTime::now();
         let is_old = |then| now.duration_since(then).is_ok_and(|since| since > TOUCH_AFTER);
         if file.metadata().and_then(|metadata| metadata.modified()).is_ok_and(is_old) {
@@ -34,8 +34,8 @@ impl Cache {
         Some(index)
     }
 
-    /// Keeps an index. Others may write the same one at the same time: each writes a file of its own and moves it into
-    /// place, so that a reader sees a whole index or none.
+    /// Stores an index. Concurrent writers of the same index each write a temporary file and rename
+    /// it, so that a reader sees a whole index or none.
     pub(crate) fn store(&self, identity: &Identity, index: &Built) -> io::Result<()> {
         if index.len_bytes() > self.limit_bytes {
             self.note_failure(identity);
@@ -53,16 +53,17 @@ impl Cache {
         })
     }
 
-    /// Notes that these files have no index: that there can be none is found out only at the end of long work.
+    /// Records that these files have no index, because that is known only after long work.
     pub(crate) fn note_failure(&self, identity: &Identity) {
         let noted = Directory::private(&self.directory)
             .and_then(|directory| directory.modify_or_create(&note_of(identity)))
             .and_then(|file| file.set_modified(SystemTime::now()));
-        // Without the note, the next process tries again.
+        // If this write fails, the next process tries again.
         drop(noted);
     }
 
-    /// True when there was no index to be had of these files lately. What was missing then may be there by tomorrow.
+    /// Reports whether building this index failed in the last day; a missing file may have appeared
+    /// since.
     pub(crate) fn failed_lately(&self, identity: &Identity) -> bool {
         let modified = Directory::private_if_there(&self.directory)
             .and_then(|directory| directory.read_own(&note_of(identity)))
@@ -71,7 +72,7 @@ impl Cache {
             .is_ok_and(|then| SystemTime::now().duration_since(then).is_ok_and(|age| age < FORGOTTEN_AFTER))
     }
 
-    /// Deletes the indexes that were wanted longest ago, until there is room, and what writers that died left behind.
+    /// Deletes the least recently used indexes until there is room, and files of writers that died.
     fn make_room(&self, directory: &Directory, wanted_bytes: u64) -> io::Result<()> {
         let now = SystemTime::now();
         let mut kept = Vec::new();
@@ -105,7 +106,7 @@ impl Cache {
 
 const TEMPORARY: &str = "writing";
 
-/// Says that there is no index to be had; an empty file.
+/// Extension of the empty file that records a failed build.
 const FAILED: &str = "cairnsym-none";
 
 fn note_of(identity: &Identity) -> std::ffi::OsString {
@@ -121,6 +122,6 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 fn write_whole(directory: &Directory, name: &OsStr, index: &Built) -> io::Result<()> {
     let mut file = directory.create_new(name)?;
     index.pieces().try_for_each(|piece| file.write_all(piece))?;
-    // The name must not be there before the bytes are, should the machine stop.
+    // The data must be on disk before the name appears, in case the machine stops.
     file.sync_data()
 }

@@ -1,5 +1,7 @@
-//! The bytes of an index, and how they are read. Every page is compared with its checksum before it is used, and every
-//! number is checked besides: a checksum tells damage, not malice.
+//! Reads and writes the bytes of an index.
+//!
+//! Every page is compared with its checksum before use, and every number is also range-checked:
+//! checksums detect damage, not malice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,29 +10,29 @@ use crate::mapped_file::FileBytes;
 use crate::source::{FrameSink, Language, RawFrame};
 use cairn_format::StatedAddress;
 
-/// The first bytes of an index.
+/// Magic number of an index.
 pub(super) const MAGIC: [u8; 8] = *b"cairnsym";
 
-/// Goes up with every change of the layout, or of what is answered: an index of another version is made anew.
+/// Version of the layout and of the answers; an index of another version is rebuilt.
 pub(super) const VERSION: u32 = 3;
 
-/// Segments in a block: as many are decoded for one answer, half of them on average.
+/// Segments per block; 32, because half a block is decoded for one answer on average.
 pub(super) const BLOCK_SEGMENTS: usize = 32;
 
-/// The parts behind the header, in this order.
+/// The parts behind the header, in file order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// What tells whether the index is of the files at hand.
+    /// Identity of the indexed files.
     Identity,
-    /// First and last address of what is executable: pairs of u64.
+    /// First and last address of each executable range: pairs of u64.
     Code,
-    /// Start of each block (u32 from the base), and where its segments are (u32).
+    /// Start of each block (u32 from the base), and the position of its segments (u32).
     Blocks,
     Segments,
     Scopes,
-    /// Where a name is (u32), its length (24 bits) and language (8 bits).
+    /// Position of a name (u32), its length (24 bits) and language (8 bits).
     Names,
-    /// Where a path is (u32) and its length (u32).
+    /// Position of a path (u32) and its length (u32).
     Files,
     /// The text of all names and paths, in order of first use.
     Text,
@@ -40,7 +42,7 @@ pub(super) enum Part {
 
 pub(super) const PARTS: usize = 9;
 
-/// What one checksum covers: as much as the system reads at a time.
+/// Bytes per checksum; 4096, the smallest unit that the system reads.
 pub(super) const PAGE_BYTES: usize = 4096;
 
 /// Magic, version, checksum; base; then an end for each part, from the start of the file.
@@ -50,9 +52,9 @@ const _: () = assert!(HEADER_BYTES.is_multiple_of(8));
 
 /// Flags of a segment.
 pub(super) mod segment {
-    /// Alone, nothing is known.
+    /// On its own: nothing is known.
     pub(in super::super) const NOTHING: u8 = 1;
-    /// With others, there is a discriminator, behind all other fields.
+    /// With other flags: a discriminator follows all other fields.
     pub(in super::super) const DISCRIMINATOR: u8 = 1;
     pub(in super::super) const SCOPE: u8 = 2;
     pub(in super::super) const FILE: u8 = 4;
@@ -73,30 +75,30 @@ pub(super) mod scope {
     pub(in super::super) const START: u8 = 32;
 }
 
-/// An index that is mapped.
+/// A mapped index.
 #[derive(Debug)]
 pub(crate) struct Index {
     bytes: Arc<FileBytes>,
     base: u64,
     ends: [usize; PARTS],
     code: Vec<(u64, u64)>,
-    /// A bit for each page that was compared with its checksum: each is, before its first use.
+    /// One bit per page that has passed its checksum; each page is checked before its first use.
     checked_pages: Box<[AtomicU64]>,
     is_broken: AtomicBool,
 }
 
-/// What an index answers.
+/// The result of a query to an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// Frames were pushed, or where the function starts was set.
+    /// When frames were pushed, or the function start was set.
     Known,
     Nothing,
-    /// The index contradicts itself.
+    /// When the index contradicts itself.
     Broken,
 }
 
 impl Index {
-    /// Reads the header. `None` for what is no index of this version, or is cut short.
+    /// Parses the header. `None` for a different version, a different format, or a truncated file.
     pub(crate) fn parse(bytes: FileBytes) -> Option<Self> {
         let header = bytes.get(..HEADER_BYTES)?;
         if header[..8] != MAGIC || u32_at(header, 8)? != VERSION {
@@ -142,17 +144,17 @@ impl Index {
         Some(index)
     }
 
-    /// What tells whether the index is of the files at hand.
+    /// Returns the identity of the indexed files.
     pub(crate) fn identity(&self) -> &[u8] {
         self.part(Part::Identity)
     }
 
-    /// First and last address of what is executable.
+    /// Returns the first and last address of each executable range.
     pub(crate) fn code(&self) -> &[(u64, u64)] {
         &self.code
     }
 
-    /// True when an answer has met bytes that are damaged or contradict themselves.
+    /// Reports whether an answer has met damaged or contradictory bytes.
     pub(crate) fn is_broken(&self) -> bool {
         self.is_broken.load(Ordering::Relaxed)
     }
@@ -181,7 +183,8 @@ impl Index {
         }
     }
 
-    /// The segment that covers an offset; `Some(None)` where nothing is known, `None` for a broken index.
+    /// Finds the segment that covers an offset; `Some(None)` if nothing is known, `None` if the
+    /// index is broken.
     fn segment(&self, offset: u32) -> Option<Option<Segment>> {
         let (mut low, mut high) = (0, self.part(Part::Blocks).len() / 8);
         while low < high {
@@ -247,7 +250,7 @@ impl Index {
                 None => None,
             };
             let inlined = parent.is_some();
-            // A function of which only the start is known, and no line: the caller names it.
+            // Only the start is known, and no line: the caller names the function.
             if name.is_some() || file.is_some() || line.is_some() || inlined || start.is_none() {
                 out.push(RawFrame { name, language, file, line, column, discriminator, inlined });
             }
@@ -257,7 +260,7 @@ impl Index {
                 }
                 return Some(());
             };
-            // Parents are written first; a distance of zero would be a ring.
+            // Parents are written first; a distance of zero would be a cycle.
             at = at.checked_sub(parent as usize).filter(|&outer| outer < at)?;
             (place, discriminator) = (call, None);
         }
@@ -292,8 +295,8 @@ impl Index {
         u32_at(self.read(part, at, 4)?, 0)
     }
 
-    /// The bytes of a part from `at` on, `most` or as many as there are; nothing when they begin behind its end, or when one of their pages is
-    /// not what it was when it was written.
+    /// Returns up to `most` bytes of a part from `at`; `None` past its end, or if a page fails its
+    /// checksum.
     fn read(&self, part: Part, at: usize, most: usize) -> Option<&[u8]> {
         let rest = self.part(part).get(at..)?;
         let bytes = rest.get(..most).unwrap_or(rest);
@@ -303,12 +306,12 @@ impl Index {
         pages.into_iter().all(|page| self.is_sound(page)).then_some(bytes)
     }
 
-    /// Compares a page with its checksum, the first time.
+    /// Compares a page with its checksum on first use.
     #[inline]
     fn is_sound(&self, page: usize) -> bool {
         let Some(word) = self.checked_pages.get(page / 64) else { return false };
         let bit = 1 << (page % 64);
-        // No order is needed: the bytes of the mapping were there before the bit.
+        // Relaxed suffices: the mapped bytes exist before the bit is set.
         word.load(Ordering::Relaxed) & bit != 0 || {
             let is_sound = self.compare(page) == Some(true);
             if is_sound {
@@ -327,7 +330,7 @@ impl Index {
         Some(u32_at(self.part(Part::Checks), page * 4)? == checksum.sum())
     }
 
-    /// Where a part begins and ends in the file.
+    /// Returns the start and end of a part in the file.
     fn range(&self, part: Part) -> (usize, usize) {
         let index = part as usize;
         (if index == 0 { HEADER_BYTES } else { self.ends[index - 1] }, self.ends[index])
@@ -335,7 +338,7 @@ impl Index {
 
     fn part(&self, part: Part) -> &[u8] {
         let (begin, end) = self.range(part);
-        // The header check makes sure of the order, so this is never cut.
+        // `parse` has checked the order of the ends, so this range is never cut.
         self.bytes.get(begin..end).unwrap_or_default()
     }
 }
@@ -343,7 +346,7 @@ impl Index {
 /// Flags, and six numbers.
 const MAX_SCOPE_BYTES: usize = 1 + 6 * 5;
 
-/// More segments of a program are executable in no file.
+/// Maximum executable ranges; 4096, more than any linked program has.
 const MAX_CODE_RANGES: usize = 1 << 12;
 
 pub(super) fn language_number(language: Language) -> u32 {
@@ -356,7 +359,7 @@ pub(super) fn language_number(language: Language) -> u32 {
     }
 }
 
-/// What is known from an address on. Fields that do not change from one segment to the next are not written.
+/// The facts known from an address on. Fields that equal the previous segment's are not written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Segment {
     pub(super) flags: u8,
@@ -373,7 +376,7 @@ impl Segment {
         self.flags & flag != 0
     }
 
-    /// Reads what changes; false where nothing is known.
+    /// Reads the changed fields; false if nothing is known.
     fn read(&mut self, flags: u8, input: &mut Input<'_>) -> Option<bool> {
         if flags == segment::NOTHING {
             return Some(false);
@@ -395,7 +398,7 @@ impl Segment {
         Some(true)
     }
 
-    /// Writes what changes since `before`.
+    /// Writes the fields that changed since `before`.
     pub(super) fn write(&self, before: &mut Self, step: Option<u32>, out: &mut Vec<u8>) {
         let mut flags = self.flags;
         let changed = [
@@ -441,7 +444,7 @@ impl Input<'_> {
         Some(first)
     }
 
-    /// Seven bits to a byte, the lowest first; the highest bit says that more follow.
+    /// Reads a LEB128 number: seven bits per byte, lowest first, the high bit set if more follow.
     fn number(&mut self) -> Option<u32> {
         let mut value = 0_u32;
         for shift in [0, 7, 14, 21, 28] {
@@ -454,7 +457,7 @@ impl Input<'_> {
         None
     }
 
-    /// Small differences of either sign are small numbers.
+    /// Reads a zigzag number: small differences of either sign are small numbers.
     fn difference(&mut self) -> Option<i32> {
         let number = self.number()?;
         Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
@@ -486,9 +489,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Numbers of every size are read as they were written, and cut ones are not read.
     #[test]
-    fn numbers_survive() {
+    fn index_numbers_round_trip() {
         for value in [0, 1, 127, 128, 300, 1 << 21, u32::MAX] {
             let mut bytes = Vec::new();
             write_number(value, &mut bytes);

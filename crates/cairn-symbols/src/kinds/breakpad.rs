@@ -1,4 +1,5 @@
-//! Breakpad's `.sym`: symbols as text, for every system; what crash collectors keep instead of debug files.
+//! Breakpad's `.sym`: symbols as text, for every system; crash collectors store them as debug
+//! files.
 //!
 //! ```text
 //! MODULE os architecture id name
@@ -12,15 +13,16 @@
 //! STACK …
 //! ```
 //!
-//! Addresses count from the module's base. The file is read once to note where each function's lines are; they are read
-//! again when an address of it is asked for, so 40 bytes are held for a function, and nothing for its lines.
+//! Addresses count from the module's base. Parsing records only the position of each function's
+//! lines, which are parsed again at each query: 40 bytes in memory per function, and none for its
+//! lines.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use cairn_format::StatedAddress;
 
-use super::{Bytes, Problem, text};
+use super::{Bytes, FormatError, text};
 use crate::source::{FrameSink, Language, RawFrame, SymbolSource};
 use crate::{BuildId, MAX_INLINE_DEPTH, Unknown};
 
@@ -29,26 +31,26 @@ pub(crate) struct Breakpad {
     path: PathBuf,
     bytes: Bytes,
     build_id: Option<BuildId>,
-    /// By address.
-    functions: Vec<Function>,
-    /// Names without a size, by address.
+    /// Sorted by address.
+    functions: Vec<FunctionRecord>,
+    /// Names without a size, sorted by address.
     publics: Vec<Public>,
     files: HashMap<u32, Span>,
     origins: HashMap<u32, Span>,
 }
 
-/// A text in the file.
+/// A range of the file that holds text.
 #[derive(Clone, Copy)]
 struct Span {
     start: usize,
     end: usize,
 }
 
-struct Function {
+struct FunctionRecord {
     start: u64,
     size: u64,
     name: Span,
-    /// Where the lines end that begin behind the name.
+    /// End of the lines that follow the name.
     lines_end: usize,
 }
 
@@ -57,16 +59,17 @@ struct Public {
     name: Span,
 }
 
-/// The lines of one function that are read for one answer. Those of real functions have some hundred KiB at most.
+/// Maximum bytes of a function's lines that one query parses; 4 MiB, because real ones reach some
+/// hundred KiB.
 const MAX_LINES_BYTES: usize = 4 << 20;
 
 impl Breakpad {
-    /// Notes where everything is. Lines that are none of the known ones are passed over.
+    /// Records the positions of all functions. Unknown lines are ignored.
     ///
     /// # Errors
     ///
-    /// When the first line is no `MODULE` line.
-    pub(crate) fn parse(path: &Path, bytes: Bytes) -> Result<Self, Problem> {
+    /// If the first line is not a `MODULE` line.
+    pub(crate) fn parse(path: &Path, bytes: Bytes) -> Result<Self, FormatError> {
         let content = &**bytes;
         let mut new = Self {
             path: path.to_owned(),
@@ -96,7 +99,7 @@ impl Breakpad {
         let end = at + line.trim_ascii_end().len();
         let mut words = Words::new(&line[..end - at], at);
         let Some(keyword) = words.next() else { return };
-        // What is passed over here is a broken line, and it names nothing.
+        // An invalid line names nothing, and is ignored.
         let _: Option<()> = match keyword.bytes {
             b"FUNC" => self.function(words, end),
             b"PUBLIC" => self.public(words, end),
@@ -112,7 +115,8 @@ impl Breakpad {
                 None
             }
         };
-        // The line's end belongs to the function that it names, so that the next line is seen to follow.
+        // The line's newline belongs to the function, so that the next line is seen to follow
+        // directly.
         if keyword.bytes == b"FUNC"
             && let Some(function) = self.functions.last_mut()
             && function.name.end == end
@@ -125,7 +129,7 @@ impl Breakpad {
         let start = words.address()?;
         let (size, _parameters) = (words.next()?.hexadecimal()?, words.next()?);
         let name = Span { start: words.at(), end };
-        self.functions.push(Function { start, size, name, lines_end: end });
+        self.functions.push(FunctionRecord { start, size, name, lines_end: end });
         Some(())
     }
 
@@ -142,7 +146,7 @@ impl Breakpad {
         Some(())
     }
 
-    /// The whole build id of an ELF file, of which the module's own id is only the first part.
+    /// Adopts the full build id of an ELF file; the module's own id is only the first part of it.
     fn code_id(&mut self, mut words: Words<'_>) -> Option<()> {
         words.next().filter(|word| word.bytes == b"CODE_ID")?;
         let id = std::str::from_utf8(words.next()?.bytes).ok()?;
@@ -154,13 +158,13 @@ impl Breakpad {
         text(&self.bytes, span.start, span.end)
     }
 
-    fn covering(&self, address: u64) -> Option<&Function> {
+    fn covering(&self, address: u64) -> Option<&FunctionRecord> {
         let before = self.functions.partition_point(|function| function.start <= address);
         let function = &self.functions[before.checked_sub(1)?];
         (address - function.start < function.size).then_some(function)
     }
 
-    /// The last name without a size before the address; none when a function begins between them.
+    /// Finds the nearest sizeless name before the address, unless a function begins between them.
     fn public_before(&self, address: u64) -> Option<&Public> {
         let before = self.publics.partition_point(|public| public.address <= address);
         let public = &self.publics[before.checked_sub(1)?];
@@ -171,15 +175,15 @@ impl Breakpad {
     }
 }
 
-/// What a function's lines say of one address.
+/// The facts that a function's lines state about one address.
 #[derive(Default)]
 struct InFunction {
     line: Option<(u32, u32)>,
-    inlined: Vec<Inlined>,
+    inlined: Vec<InlineRecord>,
 }
 
 #[derive(Clone, Copy)]
-struct Inlined {
+struct InlineRecord {
     depth: u32,
     call_line: u32,
     call_file: u32,
@@ -207,7 +211,7 @@ impl InFunction {
         while let (Some(start), Some(size)) = (words.next(), words.next()) {
             let (start, size) = (start.hexadecimal()?, size.hexadecimal()?);
             if address.checked_sub(start).is_some_and(|offset| offset < size) {
-                self.inlined.push(Inlined { depth, call_line, call_file, origin });
+                self.inlined.push(InlineRecord { depth, call_line, call_file, origin });
                 break;
             }
         }
@@ -222,9 +226,9 @@ impl InFunction {
         Some(())
     }
 
-    /// One call of each depth, outermost first, until a depth is missing.
-    fn chain(&self) -> Vec<Inlined> {
-        let mut chain: Vec<Inlined> = Vec::new();
+    /// Returns one call per depth, outermost first, up to the first missing depth.
+    fn chain(&self) -> Vec<InlineRecord> {
+        let mut chain: Vec<InlineRecord> = Vec::new();
         for inlined in &self.inlined {
             if inlined.depth as usize == chain.len() && chain.len() < MAX_INLINE_DEPTH {
                 chain.push(*inlined);
@@ -240,7 +244,7 @@ impl SymbolSource for Breakpad {
         let Some(function) = self.covering(address) else {
             let public = self.public_before(address).ok_or(Unknown::NotCovered)?;
             let name = self.text(public.name);
-            // What Mozilla's writer puts behind the last function.
+            // Mozilla's writer adds these after the last function.
             if name.is_empty() || name.starts_with("<unknown in ") {
                 return Err(Unknown::NotCovered);
             }
@@ -252,7 +256,8 @@ impl SymbolSource for Breakpad {
         let content = &**self.bytes;
         let known = InFunction::read(content.get(function.name.end..lines_end).unwrap_or_default(), address);
         let chain = known.chain();
-        // The innermost call has the place of the instruction, each further one the place where it calls the one before.
+        // The innermost call has the instruction's position, each outer one the position of its
+        // call.
         let mut place = known.line;
         for inlined in chain.iter().rev() {
             let origin = self.origins.get(&inlined.origin).map(|&span| self.text(span));
@@ -285,7 +290,7 @@ impl Breakpad {
     }
 }
 
-/// System and id of the first line.
+/// Returns system and id of the first line.
 fn module_line(content: &[u8]) -> Option<(&[u8], &[u8])> {
     let first = content.split(|&byte| byte == b'\n').next()?;
     let mut words = Words::new(first, 0).skip(1);
@@ -293,9 +298,9 @@ fn module_line(content: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((os.bytes, id.bytes))
 }
 
-/// The id of the module, from the first lines.
+/// Reads the module's id from the first lines.
 pub(crate) fn read_id(content: &[u8]) -> Option<BuildId> {
-    // `INFO` stands right behind `MODULE`.
+    // `INFO` follows directly after `MODULE`.
     let head = content.get(..MAX_HEAD_BYTES).unwrap_or(content).to_vec();
     Breakpad::parse(Path::new(""), std::sync::Arc::new(crate::mapped_file::FileBytes::Owned(head)))
         .ok()?
@@ -304,8 +309,8 @@ pub(crate) fn read_id(content: &[u8]) -> Option<BuildId> {
 
 const MAX_HEAD_BYTES: usize = 4096;
 
-/// The names of the directories in which a symbol server keeps the symbols of a build: the id as macOS has it, and the first
-/// part of the id as Linux has it, taken for a GUID.
+/// Returns the directory names that a symbol server uses for a build: the id as macOS writes it,
+/// and the first part of a Linux id, taken for a GUID.
 pub(crate) fn server_ids(build: &BuildId) -> impl Iterator<Item = String> {
     let first = build.bytes().get(..16).map(<[u8]>::to_vec);
     first.into_iter().flat_map(|first| {
@@ -316,8 +321,8 @@ pub(crate) fn server_ids(build: &BuildId) -> impl Iterator<Item = String> {
     })
 }
 
-/// The id of a `MODULE` line as the file itself stores it: a GUID, whose first three numbers are written as numbers, and
-/// an age; for other systems than Windows 16 bytes and a zero.
+/// Converts the id of a `MODULE` line to its stored form: for Windows a GUID, whose first three
+/// parts are written as numbers, and an age; for other systems 16 bytes and a zero.
 fn debug_id(text: &[u8], is_windows: bool) -> Option<BuildId> {
     let (guid, age) = std::str::from_utf8(text).ok()?.split_at_checked(32)?;
     let mut bytes = BuildId::from_hex(guid)?.bytes().to_vec();
@@ -330,10 +335,10 @@ fn debug_id(text: &[u8], is_windows: bool) -> Option<BuildId> {
     Some(BuildId::new(&bytes))
 }
 
-/// A line cut at blanks.
+/// Splits a line at blanks.
 struct Words<'a> {
     rest: &'a [u8],
-    /// Where `rest` is in the file.
+    /// The position of `rest` in the file.
     at: usize,
 }
 
@@ -347,12 +352,12 @@ impl<'a> Words<'a> {
         Self { rest, at }
     }
 
-    /// Where the next word begins.
+    /// Returns the position of the next word.
     fn at(&self) -> usize {
         self.at
     }
 
-    /// The address of a `FUNC` or `PUBLIC`, behind an `m` that says that several names share it.
+    /// Parses the address of a `FUNC` or `PUBLIC`, after an optional `m` (shared by several names).
     fn address(&mut self) -> Option<u64> {
         match self.next()? {
             Word { bytes: b"m" } => self.next()?.hexadecimal(),
@@ -433,7 +438,7 @@ FUNC nonsense
     }
 
     #[test]
-    fn functions_inlined_calls_and_public_names_are_found() {
+    fn breakpad_functions_inlines_and_publics_are_found() {
         for (address, expected) in [
             (0x8ff, ""),
             (0x900, "before"),
@@ -445,9 +450,9 @@ FUNC nonsense
                  < area(int, int) at /src/program.cpp:12",
             ),
             (0x1008, "area(int, int) at /src/program.cpp:14"),
-            // A file that the list does not have.
+            // A file number that is not in the list.
             (0x1010, "twice(int) const < area(int, int) at /src/program.cpp:12"),
-            // What stands behind a line that is none is no longer this function's.
+            // Lines after an invalid one no longer belong to this function.
             (0x1014, "area(int, int)"),
             (0x1020, ""),
             (0x2000, "?? at /src/a dir/scale.h"),
@@ -459,7 +464,7 @@ FUNC nonsense
     }
 
     #[test]
-    fn ids_are_those_of_the_files_themselves() {
+    fn breakpad_ids_equal_those_in_the_files() {
         let id = |first: &str| {
             let source =
                 Breakpad::parse("x".as_ref(), Arc::new(FileBytes::Owned(first.as_bytes().to_vec()))).unwrap();
@@ -481,7 +486,7 @@ FUNC nonsense
     }
 
     #[test]
-    fn an_inline_chain_without_end_is_cut() {
+    fn breakpad_endless_inline_chain_is_cut() {
         let mut symbols = "MODULE Linux x86 0 x\nFUNC 0 10 0 f\n".to_owned();
         for depth in 0..10_000 {
             symbols += &format!("INLINE {depth} 1 0 0 0 10\n");

@@ -1,51 +1,51 @@
-//! jitdump: what agents in just-in-time compilers write for perf, with the lines of the source.
+//! jitdump: functions and source lines, written for perf by agents in just-in-time compilers.
 //!
-//! A header, then records, all in the byte order of the writer's machine:
+//! A header, then records, all in the byte order of the writing machine:
 //!
 //! ```text
 //! header  | "JiTD" as a number: u32 | version: u32 | size of header: u32 | machine: u32 | 0: u32 | pid: u32 | time: u64 | flags: u64 |
 //! record  | kind: u32 | size with this prefix: u32 | time: u64 | …
 //!   load  | pid: u32 | tid: u32 | vma: u64 | address: u64 | size: u64 | number: u64 | name, 0 | the code |
 //!   move  | pid: u32 | tid: u32 | vma: u64 | old address: u64 | new address: u64 | size: u64 | number: u64 |
-//!   lines | address of the code: u64 | how many: u64 | so many times: | address: u64 | line: u32 | column or 0: u32 | file, 0 |
+//! lines | address of the code: u64 | count: u64 | count times: | address: u64 | line: u32 | column or 0: u32 | file, 0 |
 //! ```
 //!
-//! The lines of a function come before its load record. A file named `\xff` is that of the entry before.
-//! Addresses are those of the process; of code that was replaced, the last is shown.
+//! The lines of a function precede its load record. The file name `\xff` repeats the previous
+//! entry's. Addresses are those of the process; of replaced code, the last is used.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use cairn_format::StatedAddress;
 
-use super::latest::Latest;
-use super::{Bytes, Problem, text};
+use super::overlay::Overlay;
+use super::{Bytes, FormatError, text};
 use crate::Unknown;
 use crate::source::{FrameSink, Language, RawFrame, SymbolSource};
 
-/// The functions of one dump.
+/// The functions of a dump.
 pub(crate) struct JitDump {
     path: PathBuf,
     bytes: Bytes,
     order: Order,
-    functions: Vec<Function>,
-    ranges: Latest,
+    functions: Vec<CompiledFunction>,
+    ranges: Overlay,
 }
 
-struct Function {
+struct CompiledFunction {
     start: u64,
     end: u64,
-    /// Where its name is in the file.
+    /// Bounds of the name in the file.
     name: (usize, usize),
-    /// Where its lines are in the file, and how many; counted from `lines_base`.
-    lines: Option<Lines>,
+    /// Position and count of its lines in the file, counted from `lines_base`.
+    lines: Option<LineEntries>,
 }
 
 #[derive(Clone, Copy)]
-struct Lines {
+struct LineEntries {
     start: usize,
     end: usize,
-    /// The function's address as the lines count.
+    /// Start of the function, in the address space of the lines.
     base: u64,
 }
 
@@ -60,44 +60,47 @@ const LOAD: u32 = 0;
 const MOVE: u32 = 1;
 const LINES: u32 = 2;
 
-/// Kind, size and time.
+/// Bytes of kind, size and time.
 const PREFIX_BYTES: usize = 16;
 
-/// perf puts each function into an ELF file of its own, behind 64 bytes of header, and LLVM and V8 write their lines as
-/// they are in there. Others do not. When all lines of a function are at least so far behind its start, it is that.
+/// Bytes of an ELF header, which lines may include.
+///
+/// perf wraps each function into an ELF file with a header of 64 bytes, and LLVM and V8 emit line
+/// addresses that include it; others do not. If all lines of a function are at least this far from
+/// its start, they include it.
 const HEADER_IN_LINES: u64 = 64;
 
 impl JitDump {
-    /// Reads all records but the lines, which are read when they are asked for. A record that is cut off ends the file:
-    /// the process may be writing it.
+    /// Parses all records except lines, which are parsed on demand. A truncated record ends the
+    /// file, because the process may be writing it.
     ///
     /// # Errors
     ///
-    /// When the header is none.
-    pub(crate) fn parse(path: &Path, bytes: Bytes) -> Result<Self, Problem> {
+    /// If the header is invalid.
+    pub(crate) fn parse(path: &Path, bytes: Bytes) -> Result<Self, FormatError> {
         let content = &**bytes;
         let order = match content.get(..4) {
             Some(b"DTiJ") => Order::Little,
             Some(b"JiTD") => Order::Big,
             _ => return Err("not a jitdump: its first word is not `JiTD`".into()),
         };
-        let mut header = Reader { bytes: content.get(4..).unwrap_or_default(), order };
-        let cut = || Problem::from("the header of the jitdump is cut off");
+        let mut header = FieldReader { bytes: content.get(4..).unwrap_or_default(), order };
+        let cut = || FormatError::from("the header of the jitdump is cut off");
         let version = header.u32().ok_or_else(cut)?;
         if version != 1 {
             return Err(format!("jitdump version {version} at byte 4; only version 1 is known here").into());
         }
         let header_bytes = header.u32().ok_or_else(cut)? as usize;
         let mut dump =
-            Reading { content, order, functions: Vec::new(), numbers: HashMap::new(), lines: Vec::new() };
+            ParseState { content, order, functions: Vec::new(), numbers: HashMap::new(), lines: Vec::new() };
         dump.records(header_bytes.max(12));
-        let ranges = Latest::new(dump.functions.iter().map(|function| (function.start, function.end)));
+        let ranges = Overlay::new(dump.functions.iter().map(|function| (function.start, function.end)));
         let functions = dump.functions;
         Ok(Self { path: path.to_owned(), bytes, order, functions, ranges })
     }
 
-    /// File, line and column of an address: those of the last entry that is not behind it.
-    fn place(&self, lines: Lines, offset: u64) -> Option<(String, u32, u32)> {
+    /// Returns file, line and column of an address: those of the last entry at or before it.
+    fn place(&self, lines: LineEntries, offset: u64) -> Option<(String, u32, u32)> {
         let entries = Entries::new(&self.bytes, self.order, lines);
         let mut best: Option<(u64, Entry<'_>)> = None;
         for entry in entries {
@@ -111,27 +114,27 @@ impl JitDump {
     }
 }
 
-/// What is known while records are read.
-struct Reading<'a> {
+/// State while records are parsed.
+struct ParseState<'a> {
     content: &'a [u8],
     order: Order,
-    functions: Vec<Function>,
-    /// The index of the function that has a number: it names what moves.
+    functions: Vec<CompiledFunction>,
+    /// Index of the function with a number, by which move records refer to it.
     numbers: HashMap<u64, u32>,
-    /// Lines whose function has not come yet, by its address.
-    lines: Vec<(u64, Lines)>,
+    /// LineEntries whose function has not appeared yet, by its address.
+    lines: Vec<(u64, LineEntries)>,
 }
 
-/// The lines of one function that are read; they are read again for every address.
+/// Maximum bytes of a function's lines; 4 MiB, because they are parsed again at every query.
 const MAX_LINES_BYTES: usize = 4 << 20;
 
-/// More functions than this in one file wait for their code: the file is broken, and searching them would take long.
+/// Maximum functions that await their code; 64. More indicate a broken file, and a slow search.
 const MAX_WAITING_LINES: usize = 64;
 
-impl Reading<'_> {
+impl ParseState<'_> {
     fn records(&mut self, mut at: usize) {
         while let Some(prefix) = self.content.get(at..at.saturating_add(PREFIX_BYTES)) {
-            let mut prefix = Reader { bytes: prefix, order: self.order };
+            let mut prefix = FieldReader { bytes: prefix, order: self.order };
             let (Some(kind), Some(size)) = (prefix.u32(), prefix.u32()) else { return };
             let end = at.saturating_add(size as usize);
             if (size as usize) < PREFIX_BYTES
@@ -141,7 +144,7 @@ impl Reading<'_> {
                 return;
             }
             let body = at + PREFIX_BYTES;
-            // A record of a known kind that is too short for it is passed over, as unknown kinds are.
+            // A known record that is too short is ignored, like unknown kinds.
             let _ = match kind {
                 LOAD => self.load(body, end),
                 MOVE => self.moved(body, end),
@@ -153,7 +156,7 @@ impl Reading<'_> {
     }
 
     fn load(&mut self, body: usize, end: usize) -> Option<()> {
-        let mut reader = Reader { bytes: &self.content[body..end], order: self.order };
+        let mut reader = FieldReader { bytes: &self.content[body..end], order: self.order };
         let (_pid_and_tid, _vma) = (reader.u64()?, reader.u64()?);
         let (start, size, number) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let name_bytes = reader.bytes.iter().position(|&byte| byte == 0)?;
@@ -161,31 +164,32 @@ impl Reading<'_> {
         let waiting = self.lines.iter().rposition(|&(address, _)| address == start);
         let lines = waiting.map(|index| self.lines.swap_remove(index).1);
         let name = (name_start, name_start + name_bytes);
-        self.push(Function { start, end: start.checked_add(size)?, name, lines }, number);
+        self.push(CompiledFunction { start, end: start.checked_add(size)?, name, lines }, number);
         Some(())
     }
 
-    fn push(&mut self, function: Function, number: u64) {
+    fn push(&mut self, function: CompiledFunction, number: u64) {
         self.numbers.insert(number, self.functions.len() as u32);
         self.functions.push(function);
     }
 
     fn moved(&mut self, body: usize, end: usize) -> Option<()> {
-        let mut reader = Reader { bytes: &self.content[body..end], order: self.order };
+        let mut reader = FieldReader { bytes: &self.content[body..end], order: self.order };
         let (_pid_and_tid, _vma) = (reader.u64()?, reader.u64()?);
         let (old, new, size, number) = (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
-        let &Function { start, name, lines, .. } = &self.functions[*self.numbers.get(&number)? as usize];
+        let &CompiledFunction { start, name, lines, .. } =
+            &self.functions[*self.numbers.get(&number)? as usize];
         if start == old {
-            self.push(Function { start: new, end: new.checked_add(size)?, name, lines }, number);
+            self.push(CompiledFunction { start: new, end: new.checked_add(size)?, name, lines }, number);
         }
         Some(())
     }
 
     fn line_table(&mut self, body: usize, end: usize) -> Option<()> {
-        let mut reader = Reader { bytes: &self.content[body..end], order: self.order };
+        let mut reader = FieldReader { bytes: &self.content[body..end], order: self.order };
         let (address, _count) = (reader.u64()?, reader.u64()?);
         let start = end - reader.bytes.len();
-        let mut lines = Lines { start, end: end.min(start + MAX_LINES_BYTES), base: address };
+        let mut lines = LineEntries { start, end: end.min(start + MAX_LINES_BYTES), base: address };
         let first = Entries::new(self.content, self.order, lines).map(|entry| entry.address).min()?;
         if let Some(behind_header) = address.checked_add(HEADER_IN_LINES).filter(|&at| first >= at) {
             lines.base = behind_header;
@@ -198,7 +202,7 @@ impl Reading<'_> {
     }
 }
 
-/// One entry of a line table.
+/// An entry of a line table.
 #[derive(Clone, Copy)]
 struct Entry<'a> {
     address: u64,
@@ -207,16 +211,16 @@ struct Entry<'a> {
     file: &'a [u8],
 }
 
-/// The entries of a function's line table, to the end of the record: the stated count may be anything.
+/// Iterates over a line table up to the end of its record, because the stated count is not trusted.
 struct Entries<'a> {
-    reader: Reader<'a>,
+    reader: FieldReader<'a>,
     file: &'a [u8],
 }
 
 impl<'a> Entries<'a> {
-    fn new(content: &'a [u8], order: Order, lines: Lines) -> Self {
+    fn new(content: &'a [u8], order: Order, lines: LineEntries) -> Self {
         let bytes = content.get(lines.start..lines.end).unwrap_or_default();
-        Self { reader: Reader { bytes, order }, file: b"" }
+        Self { reader: FieldReader { bytes, order }, file: b"" }
     }
 }
 
@@ -235,13 +239,13 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Numbers from bytes.
-struct Reader<'a> {
+/// Parses numbers.
+struct FieldReader<'a> {
     bytes: &'a [u8],
     order: Order,
 }
 
-impl Reader<'_> {
+impl FieldReader<'_> {
     fn u32(&mut self) -> Option<u32> {
         let (number, rest) = self.bytes.split_first_chunk()?;
         self.bytes = rest;
@@ -292,13 +296,13 @@ mod tests {
     use super::*;
     use crate::mapped_file::FileBytes;
 
-    /// A dump built by hand, in either byte order.
-    struct Writer {
+    /// Builds a dump by hand, in either byte order.
+    struct DumpWriter {
         bytes: Vec<u8>,
         order: Order,
     }
 
-    impl Writer {
+    impl DumpWriter {
         fn new(order: Order) -> Self {
             let mut writer = Self { bytes: Vec::new(), order };
             for word in [0x4a69_5444, 1, 40, 62, 0, 77, 0, 0, 0, 0] {
@@ -359,9 +363,9 @@ mod tests {
     const OUTSIDE: &str = "the address is outside of the module's code";
 
     #[test]
-    fn functions_lines_moves_and_replacements_are_followed() {
+    fn jitdump_functions_lines_and_moves_are_read() {
         for order in [Order::Little, Order::Big] {
-            let mut dump = Writer::new(order);
+            let mut dump = DumpWriter::new(order);
             dump.lines(0x1000, &[(0x1000, 1, b"a.js"), (0x1008, 2, b"\xff"), (0x100c, 9, b"b.js")]);
             dump.load(0x1000, 16, 1, "first");
             assert_eq!(dump.at(0x1007), "first at a.js:1");
@@ -379,37 +383,37 @@ mod tests {
     }
 
     #[test]
-    fn lines_behind_the_header_of_an_elf_file_are_moved_back() {
-        let mut dump = Writer::new(Order::Little);
+    fn jitdump_lines_after_an_elf_header_are_shifted() {
+        let mut dump = DumpWriter::new(Order::Little);
         dump.lines(0x1000, &[(0x1040, 1, b"a.js"), (0x1048, 2, b"a.js")]).load(0x1000, 16, 1, "f");
         assert_eq!(dump.at(0x1000), "f at a.js:1");
         assert_eq!(dump.at(0x1009), "f at a.js:2");
     }
 
     #[test]
-    fn lines_at_the_end_of_the_address_space_do_not_wrap() {
-        let mut dump = Writer::new(Order::Little);
+    fn jitdump_lines_do_not_wrap_around() {
+        let mut dump = DumpWriter::new(Order::Little);
         let start = u64::MAX - 8;
         dump.lines(start, &[(u64::MAX, 1, b"a.js")]).load(start, 4, 1, "f");
         assert_eq!(dump.at(start), "f");
     }
 
     #[test]
-    fn a_dump_cut_off_anywhere_keeps_what_was_before() {
-        let mut whole = Writer::new(Order::Little);
+    fn truncated_jitdump_keeps_earlier_functions() {
+        let mut whole = DumpWriter::new(Order::Little);
         whole.load(0x1000, 16, 1, "first");
         let first_ends = whole.bytes.len();
         whole.lines(0x2000, &[(0x2000, 1, b"a.js")]).load(0x2000, 16, 2, "second");
         for length in 12..whole.bytes.len() {
-            let cut = Writer { bytes: whole.bytes[..length].to_vec(), order: Order::Little };
+            let cut = DumpWriter { bytes: whole.bytes[..length].to_vec(), order: Order::Little };
             assert_eq!(cut.at(0x1000), if length < first_ends { OUTSIDE } else { "first" }, "{length}");
             assert_eq!(cut.at(0x2000), OUTSIDE, "{length}");
         }
     }
 
     #[test]
-    fn other_versions_and_other_files_are_refused() {
-        let mut dump = Writer::new(Order::Little);
+    fn jitdump_of_another_version_is_refused() {
+        let mut dump = DumpWriter::new(Order::Little);
         dump.bytes[4] = 2;
         for bytes in [dump.bytes, b"DTiJ".to_vec(), b"JiT".to_vec(), Vec::new()] {
             assert!(JitDump::parse("x".as_ref(), Arc::new(FileBytes::Owned(bytes))).is_err());

@@ -1,7 +1,8 @@
 //! Mach-O: programs and libraries of macOS and its relatives, with a dSYM bundle beside them.
 //!
-//! A universal file holds one program for each processor; the one whose UUID was recorded is taken, else the first.
-//! The linker puts no debug information into the program; without a bundle the symbol table answers.
+//! A universal file holds one program per processor; the one with the recorded UUID is used, or
+//! else the first. The linker leaves debug information out of the program; without a bundle, the
+//! symbol table answers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,44 +14,44 @@ use object::{Object, ObjectSegment};
 
 use super::object_dwarf::ObjectDwarf;
 use super::object_symbols::ObjectSymbols;
-use super::{Bytes, Problem};
+use super::{Bytes, FormatError};
 use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
 use crate::source::{FrameSink, Language, SymbolSource};
 use crate::{BuildId, Difference, Unknown};
 
-/// One program or library.
+/// A program or library.
 pub(crate) struct MachO {
     path: PathBuf,
     base: u64,
     word_size: WordSize,
-    debug: Debug,
+    debug: DebugBundle,
     symbols: ObjectSymbols,
 }
 
-/// Where lines come from.
-enum Debug {
+/// The source of lines.
+enum DebugBundle {
     Dwarf {
         dwarf: ObjectDwarf,
         bundle: Option<PathBuf>,
     },
-    /// There is a bundle, and it is not that of this build.
-    Different(Unknown),
+    /// When the bundle is of another build.
+    OtherBuild(Unknown),
     None,
 }
 
 impl MachO {
-    /// Opens a file and looks for its bundle.
+    /// Opens a file, and finds its bundle.
     ///
     /// # Errors
     ///
-    /// When it is no Mach-O file, or its headers are broken.
+    /// If it is not a Mach-O file, or its headers are broken.
     pub(crate) fn parse(
         path: &Path,
         bytes: Bytes,
         wanted: Option<&BuildId>,
         locator: &mut Locator<'_>,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, FormatError> {
         let content = &**bytes;
         let programs = programs(content)?;
         let is_wanted = |program: &&Program<'_>| wanted.is_some() && program.uuid().as_ref() == wanted;
@@ -59,7 +60,7 @@ impl MachO {
         let (program, build_id) = (&chosen.object, chosen.uuid());
         let debug = match ObjectDwarf::new(path, &bytes, chosen.content, locator.options.max_unpacked_bytes)?
         {
-            Some(dwarf) => Debug::Dwarf { dwarf, bundle: None },
+            Some(dwarf) => DebugBundle::Dwarf { dwarf, bundle: None },
             None => find_bundle(path, build_id.as_ref(), locator),
         };
         let text = program.segments().find(|segment| matches!(segment.name(), Ok(Some("__TEXT"))));
@@ -73,7 +74,7 @@ impl MachO {
     }
 }
 
-/// One program of a file.
+/// A program inside a file.
 struct Program<'data> {
     content: &'data [u8],
     object: object::File<'data>,
@@ -89,12 +90,12 @@ impl<'data> Program<'data> {
     }
 }
 
-/// The programs in a file: one, or those of a universal file.
-fn programs(content: &[u8]) -> Result<Vec<Program<'_>>, Problem> {
+/// Returns the programs in a file: one, or those of a universal file.
+fn programs(content: &[u8]) -> Result<Vec<Program<'_>>, FormatError> {
     fn each<'data, Fat: FatArch>(
         arches: &[Fat],
         content: &'data [u8],
-    ) -> Result<Vec<Program<'data>>, Problem> {
+    ) -> Result<Vec<Program<'data>>, FormatError> {
         arches.iter().map(|arch| Ok(Program::parse(arch.data(content)?)?)).collect()
     }
     match object::FileKind::parse(content)? {
@@ -104,20 +105,20 @@ fn programs(content: &[u8]) -> Result<Vec<Program<'_>>, Problem> {
     }
 }
 
-/// True when one of the programs in the file is of this build.
+/// Reports whether a program in the file is of this build.
 pub(crate) fn holds_build(content: &[u8], build: &BuildId) -> bool {
     programs(content)
         .is_ok_and(|programs| programs.iter().any(|program| program.uuid().as_ref() == Some(build)))
 }
 
-/// Looks for `NAME.dSYM` next to the program and in the directories for debug files.
-fn find_bundle(program: &Path, id: Option<&BuildId>, locator: &mut Locator<'_>) -> Debug {
-    let (Some(name), Some(id)) = (program.file_name(), id) else { return Debug::None };
+/// Searches for `NAME.dSYM` beside the program and in the debug directories.
+fn find_bundle(program: &Path, id: Option<&BuildId>, locator: &mut Locator<'_>) -> DebugBundle {
+    let (Some(name), Some(id)) = (program.file_name(), id) else { return DebugBundle::None };
     let mut bundle = name.to_owned();
     bundle.push(".dSYM");
     let places: Vec<PathBuf> =
         program.parent().into_iter().chain(locator.named_places()).map(|place| place.join(&bundle)).collect();
-    let mut different = Debug::None;
+    let mut different = DebugBundle::None;
     for path in places.iter().filter_map(|place| in_bundle(place)) {
         if !locator.is_allowed(&path) {
             continue;
@@ -129,32 +130,32 @@ fn find_bundle(program: &Path, id: Option<&BuildId>, locator: &mut Locator<'_>) 
         let difference =
             same.is_none().then(|| Difference::BuildId { expected: id.clone(), found: found.uuid() });
         if let Err(reason) = locator.judge(&path, difference) {
-            different = Debug::Different(reason);
+            different = DebugBundle::OtherBuild(reason);
         } else if let Ok(Some(dwarf)) =
             ObjectDwarf::new(&path, &content, found.content, locator.options.max_unpacked_bytes)
         {
-            return Debug::Dwarf { dwarf, bundle: Some(path) };
+            return DebugBundle::Dwarf { dwarf, bundle: Some(path) };
         }
     }
     different
 }
 
-/// The file with the debug information in a bundle: the only one there, whatever its name.
+/// Returns the debug file in a bundle: the only file there, whatever its name.
 pub(crate) fn in_bundle(bundle: &Path) -> Option<PathBuf> {
     let files = fs::read_dir(bundle.join("Contents/Resources/DWARF")).ok()?;
     let files = files.take(MAX_FILES_IN_BUNDLE).filter_map(|file| Some(file.ok()?.path()));
     files.filter(|path| fs::metadata(path).is_ok_and(|metadata| metadata.is_file())).min()
 }
 
-/// A bundle has one file, or a few when it is that of a whole application.
+/// Maximum files to list in a bundle; 1000. Usual bundles have one, those of applications a few.
 const MAX_FILES_IN_BUNDLE: usize = 1000;
 
 impl SymbolSource for MachO {
     fn frames_at(&self, address: StatedAddress, out: &mut FrameSink) -> Result<(), Unknown> {
         let answer = match &self.debug {
-            Debug::Dwarf { dwarf, .. } => dwarf.frames_at(address, out),
-            Debug::Different(reason) => Err(reason.clone()),
-            Debug::None => Ok(()),
+            DebugBundle::Dwarf { dwarf, .. } => dwarf.frames_at(address, out),
+            DebugBundle::OtherBuild(reason) => Err(reason.clone()),
+            DebugBundle::None => Ok(()),
         };
         if let Some((name, start)) = self.symbols.find(address.value()) {
             if out.wants_qualified_name() {
@@ -167,7 +168,7 @@ impl SymbolSource for MachO {
             _ if !out.frames().is_empty() => Ok(()),
             Err(reason) => Err(reason),
             Ok(()) if !self.symbols.is_code(address.value()) => Err(Unknown::AddressOutside),
-            Ok(()) if matches!(self.debug, Debug::None) && self.symbols.is_empty() => {
+            Ok(()) if matches!(self.debug, DebugBundle::None) && self.symbols.is_empty() => {
                 Err(Unknown::NoDebugInfo)
             }
             Ok(()) => Err(Unknown::NotCovered),
@@ -184,7 +185,7 @@ impl SymbolSource for MachO {
 
     fn files(&self) -> Vec<PathBuf> {
         let mut files = vec![self.path.clone()];
-        if let Debug::Dwarf { bundle: Some(bundle), .. } = &self.debug {
+        if let DebugBundle::Dwarf { bundle: Some(bundle), .. } = &self.debug {
             files.push(bundle.clone());
         }
         files

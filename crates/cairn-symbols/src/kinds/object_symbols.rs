@@ -1,22 +1,23 @@
-//! The names that PE and Mach-O files carry without debug information: their symbol tables and what they export.
+//! Names in PE and Mach-O files without debug information: symbol tables and exports.
 
 use object::{ExportTarget, NameOrOrdinal, Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 
 /// Names by address.
 #[derive(Default)]
 pub(crate) struct ObjectSymbols {
-    symbols: Vec<Symbol>,
-    /// Where code is, so that the last function does not reach to the end of the address space.
+    symbols: Vec<CodeSymbol>,
+    /// The code sections, so that the last function does not extend to the end of the address
+    /// space.
     code: Vec<(u64, u64)>,
 }
 
-struct Symbol {
+struct CodeSymbol {
     address: u64,
     rank: Rank,
     name: Box<str>,
 }
 
-/// Which of two names at one address is shown: the lower one.
+/// The priority of a name among those of one address; the lowest is shown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Function,
@@ -24,11 +25,12 @@ enum Rank {
     Label,
 }
 
-/// More names than this are in no real file; a table that claims them is broken.
+/// Maximum names; 64 Mi, because no real file has more, so a larger table is broken.
 const MAX_SYMBOLS: usize = 64 << 20;
 
 impl ObjectSymbols {
-    /// All names of code. `bare` takes off what the system adds to the names of C.
+    /// Collects the names of all code. `bare` strips the decoration that the system adds to C
+    /// names.
     pub(crate) fn new<'data>(file: &impl Object<'data>, bare: fn(&str) -> &str) -> Self {
         let mut new = Self::default();
         for section in file.sections().filter(|section| section.kind() == SectionKind::Text) {
@@ -39,13 +41,13 @@ impl ObjectSymbols {
                 _ if symbol.is_undefined() => continue,
                 SymbolKind::Text => Rank::Function,
                 SymbolKind::Section | SymbolKind::File => continue,
-                // Of PE files only functions say what they are.
+                // In PE files, only functions state their kind.
                 _ => Rank::Label,
             };
             if let Ok(name) = symbol.name()
                 && !name.is_empty()
             {
-                new.symbols.push(Symbol { address: symbol.address(), rank, name: bare(name).into() });
+                new.symbols.push(CodeSymbol { address: symbol.address(), rank, name: bare(name).into() });
             }
         }
         for export in file.exports().into_iter().flatten().take(MAX_SYMBOLS) {
@@ -54,7 +56,7 @@ impl ObjectSymbols {
                 && let NameOrOrdinal::Name(name) = export.name()
                 && let Ok(name) = std::str::from_utf8(name)
             {
-                new.symbols.push(Symbol { address, rank: Rank::Exported, name: bare(name).into() });
+                new.symbols.push(CodeSymbol { address, rank: Rank::Exported, name: bare(name).into() });
             }
         }
         new.symbols
@@ -64,7 +66,7 @@ impl ObjectSymbols {
         new
     }
 
-    /// The name of the code at the address, and where it begins.
+    /// Returns the name of the code at an address, and its start.
     pub(crate) fn find(&self, address: u64) -> Option<(&str, u64)> {
         let &(code_start, _) = self.code.iter().find(|&&(start, end)| (start..end).contains(&address))?;
         let after = self.symbols.partition_point(|symbol| symbol.address <= address);
@@ -72,7 +74,7 @@ impl ObjectSymbols {
         (symbol.address >= code_start).then_some((&*symbol.name, symbol.address))
     }
 
-    /// True when the address is in a section with code.
+    /// Reports whether an address is in a code section.
     pub(crate) fn is_code(&self, address: u64) -> bool {
         self.code.iter().any(|&(start, end)| (start..end).contains(&address))
     }

@@ -1,8 +1,8 @@
-//! PE: programs and libraries of Windows, with a PDB beside them, DWARF inside as mingw makes it, or both: a program of
-//! objects by different compilers.
+//! PE: programs and libraries of Windows, with a PDB beside them, mingw's DWARF inside, or both, if
+//! their objects come from different compilers.
 //!
-//! Stated addresses are those of the preferred image base. Of a file without any debug information the symbol table, what
-//! it exports, and the table of functions for unwinding answer.
+//! Stated addresses use the preferred image base. Without debug information, the symbol table, the
+//! exports and the unwind table answer.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,41 +14,42 @@ use object::{Object, ObjectSection, pe};
 use super::object_dwarf::ObjectDwarf;
 use super::object_symbols::ObjectSymbols;
 use super::pdb::Pdb;
-use super::{Bytes, Problem};
+use super::{Bytes, FormatError};
 use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
 use crate::source::{FrameSink, Language, RawFrame, SymbolSource};
 use crate::{AnsweredBy, BuildId, Difference, Unknown};
 
-/// One program or library.
+/// A program or library.
 pub(crate) struct Pe {
     path: PathBuf,
     image_base: u64,
     word_size: WordSize,
-    /// Asked first: where both know an address, it has columns and the inlined calls of every compiler that writes it.
+    /// Queried first: it has columns, and inlined calls of every compiler that emits it.
     dwarf: Option<ObjectDwarf>,
-    /// Asked where the DWARF does not cover an address: the objects of one program may come from different compilers.
-    pdb: Debug,
+    /// Queried for addresses outside the DWARF: a program's objects may come from different
+    /// compilers.
+    pdb: DebugPdb,
     symbols: ObjectSymbols,
-    /// Ranges from the table for unwinding, from the image base.
+    /// Function bounds from `.pdata`, relative to the image base.
     functions: Vec<(u32, u32)>,
 }
 
-/// What was found of the PDB.
-enum Debug {
+/// The result of the search for the PDB.
+enum DebugPdb {
     Pdb(Pdb),
-    /// There is a PDB, and it is not that of this build.
-    Different(Unknown),
+    /// When the PDB is of another build.
+    OtherBuild(Unknown),
     None,
 }
 
 impl Pe {
-    /// Opens a file and looks for its PDB.
+    /// Opens a file, and finds its PDB.
     ///
     /// # Errors
     ///
-    /// When it is no PE file, or its headers are broken.
-    pub(crate) fn parse(path: &Path, bytes: Bytes, locator: &mut Locator<'_>) -> Result<Self, Problem> {
+    /// If it is not a PE file, or its headers are broken.
+    pub(crate) fn parse(path: &Path, bytes: Bytes, locator: &mut Locator<'_>) -> Result<Self, FormatError> {
         let content = &**bytes;
         match object::FileKind::parse(content)? {
             object::FileKind::Pe32 => {
@@ -66,16 +67,16 @@ impl Pe {
         bytes: &Bytes,
         locator: &mut Locator<'_>,
         word_size: WordSize,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, FormatError> {
         let content: &[u8] = bytes;
         let file = PeFile::<Headers>::parse(content)?;
-        // A directory that is broken is taken for none: the rest of the file may be fine.
+        // A broken debug directory counts as absent: the rest of the file may be valid.
         let stated = file.pdb_info().ok().flatten();
         let build_id = stated.as_ref().map(|stated| build_id(&stated.guid(), stated.age()));
         let dwarf = ObjectDwarf::new(path, bytes, content, locator.options.max_unpacked_bytes)?;
         let pdb = match (&stated, &build_id) {
             (Some(stated), Some(id)) => find_pdb(path, stated.path(), id, locator),
-            _ => Debug::None,
+            _ => DebugPdb::None,
         };
         let is_x86 = file.architecture() == object::Architecture::I386;
         let is_x86_64 = file.architecture() == object::Architecture::X86_64;
@@ -91,12 +92,12 @@ impl Pe {
         })
     }
 
-    /// Pushes what the PDB knows of an address. It counts from the base, everything else here as the file does.
+    /// Pushes the PDB's frames of an address, converted from base-relative to stated addresses.
     fn ask_pdb(&self, stated: u64, out: &mut FrameSink) -> Result<(), Unknown> {
         let pdb = match &self.pdb {
-            Debug::Pdb(pdb) => pdb,
-            Debug::Different(reason) => return Err(reason.clone()),
-            Debug::None => return Ok(()),
+            DebugPdb::Pdb(pdb) => pdb,
+            DebugPdb::OtherBuild(reason) => return Err(reason.clone()),
+            DebugPdb::None => return Ok(()),
         };
         let offset = stated.checked_sub(self.image_base).ok_or(Unknown::AddressOutside)?;
         pdb.frames_at(StatedAddress::new(offset), out)?;
@@ -107,10 +108,12 @@ impl Pe {
         Ok(())
     }
 
-    /// The name of the code at the address. A PDB has all names that the file has; where it knows of no function, the nearest
-    /// name before would be that of another one. So would it be where the table for unwinding has a function in between.
+    /// Returns the symbol at the address.
+    ///
+    /// A PDB has every name that the file has. If it has no function here, the nearest preceding
+    /// symbol is another function's; so it is if `.pdata` has a function in between.
     fn symbol(&self, address: u64, is_of_dwarf: bool) -> Option<(&str, u64)> {
-        if matches!(self.pdb, Debug::Pdb(_)) && !is_of_dwarf {
+        if matches!(self.pdb, DebugPdb::Pdb(_)) && !is_of_dwarf {
             return None;
         }
         let (name, start) = self.symbols.find(address)?;
@@ -124,7 +127,7 @@ impl Pe {
         (!is_other).then_some((name, start))
     }
 
-    /// The start of the function that the table for unwinding has at this distance from the base.
+    /// Returns the start of the `.pdata` function at a distance from the base.
     fn function_start(&self, address: u64) -> Option<u64> {
         let offset = u32::try_from(address.checked_sub(self.image_base)?).ok()?;
         let after = self.functions.partition_point(|&(start, _)| start <= offset);
@@ -133,7 +136,7 @@ impl Pe {
     }
 }
 
-/// The entries of `.pdata`: start, end, and where the unwind information is.
+/// Parses the entries of `.pdata`: start, end, and position of the unwind information.
 fn function_table<'data>(file: &impl Object<'data>) -> Vec<(u32, u32)> {
     let data = file.section_by_name(".pdata").and_then(|section| section.data().ok()).unwrap_or_default();
     let number = |entry: &[u8], at: usize| {
@@ -146,9 +149,9 @@ fn function_table<'data>(file: &impl Object<'data>) -> Vec<(u32, u32)> {
     functions
 }
 
-/// Looks for the PDB next to the program, where the program says it is, and in the directories for debug files: by its
-/// name, and as symbol servers lay them out.
-fn find_pdb(program: &Path, stated: &[u8], id: &BuildId, locator: &mut Locator<'_>) -> Debug {
+/// Searches for the PDB beside the program, at its stated path, and in the debug directories, by
+/// name and in the layout of symbol servers.
+fn find_pdb(program: &Path, stated: &[u8], id: &BuildId, locator: &mut Locator<'_>) -> DebugPdb {
     let stated = String::from_utf8_lossy(stated);
     let name = file_name(&stated);
     let mut places: Vec<PathBuf> =
@@ -158,7 +161,7 @@ fn find_pdb(program: &Path, stated: &[u8], id: &BuildId, locator: &mut Locator<'
         places.push(directory.join(name));
         places.extend(server_id(id).map(|id| directory.join(name).join(id).join(name)));
     }
-    let mut different = Debug::None;
+    let mut different = DebugPdb::None;
     for path in places {
         if !locator.is_allowed(&path) {
             continue;
@@ -168,46 +171,46 @@ fn find_pdb(program: &Path, stated: &[u8], id: &BuildId, locator: &mut Locator<'
         let difference = (found.id() != id)
             .then(|| Difference::BuildId { expected: id.clone(), found: Some(found.id().clone()) });
         match locator.judge(&path, difference) {
-            Ok(()) => return Debug::Pdb(found),
-            Err(reason) => different = Debug::Different(reason),
+            Ok(()) => return DebugPdb::Pdb(found),
+            Err(reason) => different = DebugPdb::OtherBuild(reason),
         }
     }
     different
 }
 
-/// The last part of a path that Windows recorded: only there is `\` between the parts.
+/// Returns the last component of a path recorded on Windows, the only system that separates by `\`.
 pub(crate) fn windows_file_name(path: &Path) -> Option<&str> {
     let path = path.to_str().filter(|path| path.contains('\\'))?;
     Some(file_name(path))
 }
 
-/// The last part of a path of Windows, and never one that leads elsewhere.
+/// Returns the last component of a Windows path, if it is a plain name.
 fn file_name(path: &str) -> &str {
     let name = path.rsplit(['\\', '/']).next().unwrap_or_default();
     if matches!(name, "" | "." | "..") { "unnamed" } else { name }
 }
 
-/// The name of the directory in which a symbol server keeps the PDB: the GUID as numbers, and the age. `None` for an id
-/// that is no GUID and age.
+/// Formats the directory name that a symbol server uses for a PDB: GUID and age. `None` for other
+/// ids.
 pub(crate) fn server_id(id: &BuildId) -> Option<String> {
     let (guid, age) = id.bytes().split_at_checked(16)?;
     let age = u32::from_le_bytes(age.try_into().ok()?);
     Some(format!("{}{age:X}", guid_text(guid)))
 }
 
-/// A stored GUID as it is written: three numbers and eight bytes.
+/// Formats a stored GUID: three numbers and eight bytes.
 pub(crate) fn guid_text(guid: &[u8]) -> String {
     const ORDER: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
     ORDER.iter().filter_map(|&at| guid.get(at)).map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// A GUID as it is stored, and the age as four bytes.
+/// Encodes a GUID and the age (four bytes) as a build id.
 pub(crate) fn build_id(guid: &[u8; 16], age: u32) -> BuildId {
     BuildId::new(&[&guid[..], &age.to_le_bytes()].concat())
 }
 
-/// The name of a C function without its calling convention: `_name`, `_name@8`, `@name@8`. Names with parameters come from
-/// other records and have none.
+/// Strips the calling convention from a C name: `_name`, `_name@8`, `@name@8`. Names with
+/// parameters come from other records, and have none.
 pub(crate) fn undecorated(name: &str) -> &str {
     let Some(bare) = name.strip_prefix(['_', '@']).filter(|_| !name.contains('(')) else { return name };
     match bare.rsplit_once('@') {
@@ -226,7 +229,7 @@ impl SymbolSource for Pe {
             Ok(())
         } else {
             let of_pdb = self.ask_pdb(stated, out);
-            // What is broken in the one is no reason for silence of the other.
+            // Damage in one source does not suppress the other's answer.
             if out.is_empty() { of_dwarf.and(of_pdb) } else { of_pdb }
         };
         let mut start = self.function_start(stated);
@@ -247,7 +250,7 @@ impl SymbolSource for Pe {
                 out.set_answered_by(AnsweredBy::UnwindTable);
             }
         }
-        let has_debug_info = self.dwarf.is_some() || !matches!(self.pdb, Debug::None);
+        let has_debug_info = self.dwarf.is_some() || !matches!(self.pdb, DebugPdb::None);
         match answer {
             _ if !out.frames().is_empty() => Ok(()),
             Err(reason) => Err(reason),
@@ -267,7 +270,7 @@ impl SymbolSource for Pe {
 
     fn files(&self) -> Vec<PathBuf> {
         let mut files = vec![self.path.clone()];
-        if let Debug::Pdb(pdb) = &self.pdb {
+        if let DebugPdb::Pdb(pdb) = &self.pdb {
             files.extend(pdb.files());
         }
         files
@@ -279,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calling_conventions_are_no_part_of_names() {
+    fn calling_conventions_are_stripped_from_names() {
         for (name, expected) in [
             ("_main", "main"),
             ("_stdcall_one@8", "stdcall_one"),
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pdb_is_looked_for_by_the_last_part_of_its_name() {
+    fn pdb_search_uses_the_last_path_component() {
         for (path, expected) in [
             (r"C:\build\app.pdb", "app.pdb"),
             ("/build/app.pdb", "app.pdb"),
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn symbol_servers_write_the_guid_as_numbers() {
+    fn symbol_server_ids_format_guids_as_numbers() {
         let id = BuildId::from_hex("d3ca938cc0404f524c4c44205044422e1a000000").unwrap();
         assert_eq!(server_id(&id).unwrap(), "8C93CAD340C0524F4C4C44205044422E1A");
         assert_eq!(server_id(&BuildId::from_hex("d3ca938c").unwrap()), None);

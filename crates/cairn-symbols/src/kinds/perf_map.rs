@@ -1,24 +1,24 @@
-//! `/tmp/perf-PID.map`: one line a function, `START SIZE NAME`, the numbers in hexadecimal without a prefix.
+//! `/tmp/perf-PID.map`: one line per function, `START SIZE NAME`, in hexadecimal without a prefix.
 //!
-//! Addresses are those of the process. A line stands as long as no later one takes its place; when code was at an address
-//! is not told, so of code that was replaced the last is shown.
+//! Addresses are those of the process. A later line replaces earlier ones that it overlaps. Lines
+//! have no times, so of replaced code only the last is known.
 
 use std::path::{Path, PathBuf};
 
 use cairn_format::StatedAddress;
 
-use super::latest::Latest;
-use super::{Bytes, Problem, text};
+use super::overlay::Overlay;
+use super::{Bytes, FormatError, text};
 use crate::Unknown;
 use crate::source::{FrameSink, Language, RawFrame, SymbolSource};
 
-/// The functions of one map.
+/// The functions of a perf map.
 pub(crate) struct PerfMap {
     path: PathBuf,
     bytes: Bytes,
-    /// Where each line's address and name are, in the order of the lines.
+    /// Address range of each line and position of its name, in file order.
     lines: Vec<Line>,
-    ranges: Latest,
+    ranges: Overlay,
 }
 
 struct Line {
@@ -27,7 +27,7 @@ struct Line {
     name_end: usize,
 }
 
-/// `perf-` digits `.map`: the one kind of file that has nothing but its name to tell it.
+/// Recognises `perf-DIGITS.map`: this kind of file has no magic number, only a name.
 pub(crate) fn is_name(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = name.strip_prefix("perf-").and_then(|rest| rest.strip_suffix(".map"));
@@ -35,13 +35,13 @@ pub(crate) fn is_name(path: &Path) -> bool {
 }
 
 impl PerfMap {
-    /// Reads the lines. The last one may be cut off, as the process may be writing it; other lines that are none are
-    /// passed over, as perf does.
+    /// Parses the lines. The last may be incomplete, because the process may be writing it; other
+    /// invalid lines are ignored, like in perf.
     ///
     /// # Errors
     ///
-    /// When there are lines, and none of them names a function.
-    pub(crate) fn parse(path: &Path, bytes: Bytes) -> Result<Self, Problem> {
+    /// If there are lines, but none names a function.
+    pub(crate) fn parse(path: &Path, bytes: Bytes) -> Result<Self, FormatError> {
         let content = &**bytes;
         let (mut lines, mut ranges) = (Vec::new(), Vec::new());
         let mut at = 0;
@@ -56,11 +56,11 @@ impl PerfMap {
         if lines.is_empty() && !content.is_empty() {
             return Err("none of its lines reads `START SIZE NAME` with hexadecimal numbers".into());
         }
-        Ok(Self { path: path.to_owned(), bytes, lines, ranges: Latest::new(ranges) })
+        Ok(Self { path: path.to_owned(), bytes, lines, ranges: Overlay::new(ranges) })
     }
 }
 
-/// The range of a line, and where in the line its name begins.
+/// Parses the address range of a line, and the position of its name.
 fn parse_line(line: &[u8]) -> Option<((u64, u64), usize)> {
     let mut words = line.splitn(3, |&byte| byte == b' ');
     let (start, size, name) = (words.next()?, words.next()?, words.next()?);
@@ -71,7 +71,7 @@ fn parse_line(line: &[u8]) -> Option<((u64, u64), usize)> {
 
 fn hexadecimal(digits: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(digits).ok()?;
-    // Some writers put a prefix in front; a sign, which the parser would take, is none of them.
+    // Some writers add a prefix. A sign, which the parser would accept, is invalid.
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
     (!digits.starts_with('+')).then(|| u64::from_str_radix(digits, 16).ok())?
 }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn names_may_hold_blanks_and_a_later_line_takes_the_place_of_an_earlier_one() {
+    fn perf_map_later_lines_replace_earlier_ones() {
         let content = b"1000 20 JS:~fib /build/fib.js:1:13\n1010 4 stub\n\nnonsense\n0x2000 10 _ZN5space3fooEibc\r\n3000 8 cut";
         let fib = Some("JS:~fib /build/fib.js:1:13".to_owned());
         let expected = [
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_are_passed_over() {
+    fn perf_map_ignores_invalid_numbers() {
         let content =
             b"ffffffffffffffff 2 over\n+5 2 plus\n5 -2 minus\n5 2 \n6 1 good\n11111111111111111 1 long\n";
         assert_eq!(names(content, &[5, 6, u64::MAX]), [None, Some("good".to_owned()), None]);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_names_that_perf_looks_for_are_taken() {
+    fn perf_map_names_follow_perf() {
         for (name, expected) in
             [("/tmp/perf-12.map", true), ("perf-.map", false), ("perf-1a.map", false), ("xperf-1.map", false)]
         {

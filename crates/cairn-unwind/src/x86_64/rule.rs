@@ -196,7 +196,7 @@ impl Rule {
     /// True when the step reads the frame pointer, or is none of the plain kinds.
     #[must_use]
     #[inline]
-    pub const fn hangs_on_fp(self) -> bool {
+    pub const fn depends_on_fp(self) -> bool {
         self.0 & (REALIGNED | FROM_FP) != 0
     }
 

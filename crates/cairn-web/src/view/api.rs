@@ -1,4 +1,4 @@
-//! From a request to an answer. `docs/view.md` tells the requests.
+//! From a request to an answer. `docs/book/reference/http.md` describes the requests.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::time::UNIX_EPOCH;
 
 use cairn_format::recording::control::{self, State};
-use cairn_format::recording::{BLOCK_BYTES, FILE_HEADER_BYTES, FileHeader, Shape};
+use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader, SEGMENT_BYTES, Shape};
 use cairn_recording::is_written;
 use serde::Serialize;
 
@@ -184,7 +184,7 @@ fn state_of(path: &Path, header: &FileHeader) -> Option<State> {
     if header.shape != Shape::Spool {
         return None;
     }
-    let mut start = vec![0; BLOCK_BYTES];
+    let mut start = vec![0; SEGMENT_BYTES];
     let file = File::open(path).ok()?;
     file.read_exact_at(&mut start, 0).ok()?;
     let word = start.get(control::STATE..control::STATE + 8)?.try_into().ok()?;

@@ -1,4 +1,4 @@
-//! The answers as one JSON object, told field by field in `docs/core.md`.
+//! The answers as one JSON object, described field by field in `docs/book/reference/json.md`.
 
 use cairn_analysis::heap::{Cost, Group, Names, Questions};
 use cairn_memory::heap::{Block, Chunk, Damage, GlibcHeap, Holder, Near, NearPlace};
@@ -16,7 +16,7 @@ fn hex(value: u64) -> String {
 }
 
 #[derive(Serialize)]
-pub(super) struct Told {
+pub(super) struct CoreJson {
     schema: &'static str,
     kind: &'static str,
     machine: Option<&'static str>,
@@ -29,28 +29,28 @@ pub(super) struct Told {
     searched_bytes: u64,
     /// What is missing in the image, or contradicts itself.
     findings: Vec<String>,
-    modules: Vec<ModuleTold>,
+    modules: Vec<CoreModuleJson>,
     blocks: u64,
     live_bytes: u64,
     freed_headers: u64,
     /// By stack, the most bytes first.
-    stacks: Vec<StackTold>,
+    stacks: Vec<CoreStackJson>,
     more_stacks: usize,
-    functions: Vec<FunctionTold>,
-    damage: Vec<DamageTold>,
+    functions: Vec<CoreFunctionJson>,
+    damage: Vec<CoreDamageJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    heap: Option<HeapTold>,
+    heap: Option<CoreHeapJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    at: Vec<PlaceTold>,
+    at: Vec<CorePlaceJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    references: Vec<ReferencesTold>,
+    references: Vec<CoreReferencesJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    leaks: Option<LeaksTold>,
-    threads: Vec<ThreadTold>,
+    leaks: Option<CoreLeaksJson>,
+    threads: Vec<CoreThreadJson>,
 }
 
 #[derive(Serialize)]
-struct ModuleTold {
+struct CoreModuleJson {
     path: String,
     start: String,
     end: String,
@@ -60,14 +60,14 @@ struct ModuleTold {
 }
 
 #[derive(Serialize)]
-struct StackTold {
+struct CoreStackJson {
     bytes: u64,
     blocks: u64,
-    frames: Vec<FrameTold>,
+    frames: Vec<CoreFrameJson>,
 }
 
 #[derive(Serialize)]
-struct FrameTold {
+struct CoreFrameJson {
     address: String,
     module: Option<String>,
     function: Option<String>,
@@ -79,42 +79,42 @@ struct FrameTold {
 }
 
 #[derive(Serialize)]
-struct FunctionTold {
+struct CoreFunctionJson {
     function: String,
     bytes: u64,
     blocks: u64,
 }
 
 #[derive(Serialize)]
-struct BlockTold {
+struct CoreBlockJson {
     address: String,
     bytes: u64,
     layout: Option<&'static str>,
-    frames: Vec<FrameTold>,
+    frames: Vec<CoreFrameJson>,
 }
 
 #[derive(Serialize)]
-struct DamageTold {
+struct CoreDamageJson {
     kind: &'static str,
     address: String,
     text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    block: Option<BlockTold>,
+    block: Option<CoreBlockJson>,
 }
 
 #[derive(Serialize)]
-struct HeapTold {
-    arenas: Vec<ArenaTold>,
+struct CoreHeapJson {
+    arenas: Vec<CoreArenaJson>,
     in_use_blocks: u64,
     in_use_bytes: u64,
     free_blocks: u64,
     free_bytes: u64,
-    sizes: Vec<SizeTold>,
-    largest: Vec<ChunkTold>,
+    sizes: Vec<CoreSizeJson>,
+    largest: Vec<CoreChunkJson>,
 }
 
 #[derive(Serialize)]
-struct ArenaTold {
+struct CoreArenaJson {
     address: String,
     is_main: bool,
     system_bytes: u64,
@@ -122,42 +122,42 @@ struct ArenaTold {
 }
 
 #[derive(Serialize)]
-struct SizeTold {
+struct CoreSizeJson {
     usable_bytes: u64,
     in_use: u64,
     free: u64,
 }
 
 #[derive(Serialize)]
-struct ChunkTold {
+struct CoreChunkJson {
     address: String,
     usable_bytes: u64,
     state: &'static str,
 }
 
 #[derive(Serialize)]
-struct PlaceTold {
+struct CorePlaceJson {
     address: String,
     /// `inside`, `annotation` or `behind`.
     relation: Option<&'static str>,
     /// Bytes into the block, in front of it, or past its end.
     distance: Option<u64>,
-    block: Option<BlockTold>,
-    chunk: Option<ChunkTold>,
+    block: Option<CoreBlockJson>,
+    chunk: Option<CoreChunkJson>,
     memory: String,
     word: Option<String>,
 }
 
 #[derive(Serialize)]
-struct ReferencesTold {
+struct CoreReferencesJson {
     start: String,
     end: String,
-    found: Vec<ReferenceTold>,
+    found: Vec<CoreReferenceJson>,
     more: u64,
 }
 
 #[derive(Serialize)]
-struct ReferenceTold {
+struct CoreReferenceJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     register: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -169,21 +169,21 @@ struct ReferenceTold {
 }
 
 #[derive(Serialize)]
-struct LeaksTold {
+struct CoreLeaksJson {
     bytes: u64,
     blocks: u64,
     indirect_bytes: u64,
     indirect_blocks: u64,
-    largest: Vec<BlockTold>,
+    largest: Vec<CoreBlockJson>,
 }
 
 #[derive(Serialize)]
-struct ThreadTold {
+struct CoreThreadJson {
     thread: u32,
     name: String,
     signal: Option<u32>,
     registers: std::collections::BTreeMap<&'static str, String>,
-    frames: Vec<FrameTold>,
+    frames: Vec<CoreFrameJson>,
     /// Why there are no more frames; none where the stack was not asked for.
     end: Option<String>,
 }
@@ -194,7 +194,7 @@ struct Teller<'a, 'n> {
     names: &'a mut Names<'n>,
 }
 
-impl Told {
+impl CoreJson {
     pub(super) fn new(
         answers: &Answers,
         questions: &mut Questions<'_>,
@@ -205,14 +205,14 @@ impl Told {
         let mut teller = Teller { answers, names };
         let by_stack = questions.top(Group::Stack, Cost::Leaked);
         let has_stacks = !answers.annotated.blocks().is_empty();
-        let stacks = by_stack.iter().take(if has_stacks { most } else { 0 }).map(|entry| StackTold {
+        let stacks = by_stack.iter().take(if has_stacks { most } else { 0 }).map(|entry| CoreStackJson {
             bytes: entry.sums.live_bytes,
             blocks: entry.sums.live_blocks,
             frames: entry.stacks.first().map_or_else(Vec::new, |&(stack, _)| teller.frames(stack)),
         });
-        let stacks: Vec<StackTold> = stacks.collect();
+        let stacks: Vec<CoreStackJson> = stacks.collect();
         let functions = if has_stacks { questions.top(Group::Function, Cost::Leaked) } else { Vec::new() };
-        let functions = functions.iter().take(most).map(|entry| FunctionTold {
+        let functions = functions.iter().take(most).map(|entry| CoreFunctionJson {
             function: questions.names().function_of(entry.line).name.to_string(),
             bytes: entry.sums.live_bytes,
             blocks: entry.sums.live_blocks,
@@ -238,7 +238,7 @@ impl Told {
             stacks,
             functions,
             damage: teller.damage(),
-            heap: answers.heap.as_ref().map(|heap| heap_told(heap, most)),
+            heap: answers.heap.as_ref().map(|heap| heap_json(heap, most)),
             at: teller.places(),
             references: references(answers),
             leaks: teller.leaks(most),
@@ -247,8 +247,8 @@ impl Told {
     }
 }
 
-fn modules(answers: &Answers) -> Vec<ModuleTold> {
-    let module = |module: &cairn_memory::image::ImageModule| ModuleTold {
+fn modules(answers: &Answers) -> Vec<CoreModuleJson> {
+    let module = |module: &cairn_memory::image::ImageModule| CoreModuleJson {
         path: module.path.to_string_lossy().into_owned(),
         start: module.range.start.to_string(),
         end: module.range.end.to_string(),
@@ -263,35 +263,35 @@ fn modules(answers: &Answers) -> Vec<ModuleTold> {
     answers.modules.iter().map(module).collect()
 }
 
-fn chunk_told(heap: &GlibcHeap, chunk: &Chunk) -> ChunkTold {
+fn chunk_json(heap: &GlibcHeap, chunk: &Chunk) -> CoreChunkJson {
     let (user, usable_bytes) = heap.user_part(chunk);
-    ChunkTold { address: hex(user), usable_bytes, state: state_name(chunk.state) }
+    CoreChunkJson { address: hex(user), usable_bytes, state: state_name(chunk.state) }
 }
 
-fn heap_told(heap: &GlibcHeap, most: usize) -> HeapTold {
+fn heap_json(heap: &GlibcHeap, most: usize) -> CoreHeapJson {
     let (in_use_blocks, in_use_bytes) = heap.sum(|state| state.is_in_use());
     let (free_blocks, free_bytes) = heap.sum(|state| !state.is_in_use());
     let mut largest: Vec<&Chunk> = heap.chunks().iter().filter(|chunk| chunk.state.is_in_use()).collect();
     largest.sort_by_key(|chunk| (std::cmp::Reverse(chunk.size_bytes), chunk.address));
-    let arena = |arena: &cairn_memory::heap::Arena| ArenaTold {
+    let arena = |arena: &cairn_memory::heap::Arena| CoreArenaJson {
         address: hex(arena.address),
         is_main: arena.is_main,
         system_bytes: arena.system_bytes,
         top_bytes: arena.top_bytes,
     };
-    let size = |size: cairn_memory::heap::SizeCount| SizeTold {
+    let size = |size: cairn_memory::heap::SizeCount| CoreSizeJson {
         usable_bytes: size.usable_bytes,
         in_use: size.in_use,
         free: size.free,
     };
-    HeapTold {
+    CoreHeapJson {
         arenas: heap.arenas().iter().map(arena).collect(),
         in_use_blocks,
         in_use_bytes,
         free_blocks,
         free_bytes,
         sizes: heap.sizes().into_iter().take(most).map(size).collect(),
-        largest: largest.into_iter().take(most).map(|chunk| chunk_told(heap, chunk)).collect(),
+        largest: largest.into_iter().take(most).map(|chunk| chunk_json(heap, chunk)).collect(),
     }
 }
 
@@ -309,13 +309,13 @@ fn memory_text(answers: &Answers, what: &Where) -> String {
     }
 }
 
-fn references(answers: &Answers) -> Vec<ReferencesTold> {
+fn references(answers: &Answers) -> Vec<CoreReferencesJson> {
     let reference = |(reference, near, what): &(cairn_memory::heap::Reference, Option<Near>, Where)| {
         let (register, address) = match reference.holder {
             Holder::Register { thread, name } => (Some(format!("{name} of thread {thread}")), None),
             Holder::Memory(at) => (None, Some(hex(at))),
         };
-        ReferenceTold {
+        CoreReferenceJson {
             register,
             address,
             value: hex(reference.value),
@@ -323,17 +323,17 @@ fn references(answers: &Answers) -> Vec<ReferencesTold> {
             in_block: near.map(|near| hex(near.block.user_address)),
         }
     };
-    let told = |references: &super::answers::ReferencesAnswer| ReferencesTold {
+    let json = |references: &super::answers::ReferencesAnswer| CoreReferencesJson {
         start: hex(references.start),
         end: hex(references.end),
         found: references.found.iter().map(reference).collect(),
         more: references.more,
     };
-    answers.references.iter().map(told).collect()
+    answers.references.iter().map(json).collect()
 }
 
 impl Teller<'_, '_> {
-    fn frames(&mut self, stack: u32) -> Vec<FrameTold> {
+    fn frames(&mut self, stack: u32) -> Vec<CoreFrameJson> {
         self.names.find_stacks([stack]);
         let stacks = self.names.stacks();
         let mut frames = Vec::new();
@@ -344,7 +344,7 @@ impl Teller<'_, '_> {
                 let source = self.names.source_line(line);
                 let function = self.names.function(source.function);
                 let module = self.names.module_name(line);
-                frames.push(FrameTold {
+                frames.push(CoreFrameJson {
                     address: hex(address.absolute),
                     module: (!module.is_empty()).then(|| module.to_owned()),
                     function: function.is_named.then(|| function.name.to_string()),
@@ -357,9 +357,9 @@ impl Teller<'_, '_> {
         frames
     }
 
-    fn block(&mut self, block: &Block) -> BlockTold {
+    fn block(&mut self, block: &Block) -> CoreBlockJson {
         let stack = self.answers.stacks.numbers.get(block.stack as usize).copied().unwrap_or(0);
-        BlockTold {
+        CoreBlockJson {
             address: hex(block.user_address),
             bytes: block.size_bytes,
             layout: block.layout.map(layout_name),
@@ -367,9 +367,9 @@ impl Teller<'_, '_> {
         }
     }
 
-    fn damage(&mut self) -> Vec<DamageTold> {
+    fn damage(&mut self) -> Vec<CoreDamageJson> {
         let answers = self.answers;
-        let annotated = answers.damage.iter().map(|damage| DamageTold {
+        let annotated = answers.damage.iter().map(|damage| CoreDamageJson {
             kind: match damage {
                 Damage::TailOverwritten { .. } => "tail-overwritten",
                 Damage::HeaderOverwritten { .. } => "header-overwritten",
@@ -381,21 +381,21 @@ impl Teller<'_, '_> {
             text: DamageText(damage).to_string(),
             block: Some(self.block(damage.block())),
         });
-        let mut told: Vec<DamageTold> = annotated.collect();
+        let mut json: Vec<CoreDamageJson> = annotated.collect();
         for damage in answers.heap.iter().flat_map(GlibcHeap::damage) {
             let block =
                 GlibcHeap::blame(damage, answers.annotated.blocks()).map(|(block, _)| self.block(&block));
-            told.push(DamageTold {
+            json.push(CoreDamageJson {
                 kind: "heap",
                 address: hex(damage.address()),
                 text: damage.to_string(),
                 block,
             });
         }
-        told
+        json
     }
 
-    fn places(&mut self) -> Vec<PlaceTold> {
+    fn places(&mut self) -> Vec<CorePlaceJson> {
         let answers = self.answers;
         let place = |place: &super::answers::PlaceAnswer| {
             let (relation, distance) = match place.near.map(|near| near.place) {
@@ -405,8 +405,8 @@ impl Teller<'_, '_> {
                 None => (None, None),
             };
             let chunk =
-                answers.heap.as_ref().zip(place.chunk).map(|(heap, (chunk, ..))| chunk_told(heap, &chunk));
-            PlaceTold {
+                answers.heap.as_ref().zip(place.chunk).map(|(heap, (chunk, ..))| chunk_json(heap, &chunk));
+            CorePlaceJson {
                 address: hex(place.address),
                 relation,
                 distance,
@@ -419,13 +419,13 @@ impl Teller<'_, '_> {
         answers.places.iter().map(place).collect()
     }
 
-    fn leaks(&mut self, most: usize) -> Option<LeaksTold> {
+    fn leaks(&mut self, most: usize) -> Option<CoreLeaksJson> {
         let leaks = self.answers.leaks.as_ref()?;
         let sum =
             |blocks: &[Block]| blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size_bytes));
         let mut largest = leaks.direct.clone();
         largest.sort_by_key(|block| (std::cmp::Reverse(block.size_bytes), block.user_address));
-        Some(LeaksTold {
+        Some(CoreLeaksJson {
             bytes: sum(&leaks.direct),
             blocks: leaks.direct.len() as u64,
             indirect_bytes: sum(&leaks.indirect),
@@ -434,9 +434,9 @@ impl Teller<'_, '_> {
         })
     }
 
-    fn threads(&mut self) -> Vec<ThreadTold> {
+    fn threads(&mut self) -> Vec<CoreThreadJson> {
         let answers = self.answers;
-        let thread = |thread: &super::answers::ThreadAnswer| ThreadTold {
+        let thread = |thread: &super::answers::ThreadAnswer| CoreThreadJson {
             thread: thread.thread.id,
             name: thread.thread.name.clone(),
             signal: thread.thread.signal,

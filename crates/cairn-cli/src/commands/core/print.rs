@@ -18,7 +18,7 @@ use crate::output::{Palette, printable};
 /// Callers of an entry, before the middle of the stack is left out.
 const MOST_CALLERS: usize = 12;
 
-pub(super) struct Printer<'a, 'q, 'n, W> {
+pub(super) struct CorePrinter<'a, 'q, 'n, W> {
     output: &'a mut W,
     answers: &'a Answers,
     questions: &'a mut Questions<'q>,
@@ -55,7 +55,7 @@ fn signal_name(signal: u32) -> &'static str {
     }
 }
 
-impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
+impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
     pub(super) fn new(
         output: &'a mut W,
         answers: &'a Answers,

@@ -15,7 +15,9 @@ use cairn_symbols::{AddressKind, Lookup, Place as ModulePlace, SourceFrame};
 use cairn_wire::lws::log_line;
 use serde::{Serialize, Serializer};
 
-use super::print::{Hex, JSON_SCHEMA, JsonLocation, Mode, Place, Printer, Symbols, kind_name};
+use super::print::{
+    DecodePrinter, ExecutableSymbols, Hex, JSON_SCHEMA, JsonLocation, Mode, Place, kind_name,
+};
 use crate::commands::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::output::{Outcome, Palette, printable};
 
@@ -68,7 +70,7 @@ impl<'a> CrashNames<'a> {
 struct Namer<'a, 'b> {
     images: CrashImages<'a>,
     names: &'a mut CrashNames<'b>,
-    symbols: Option<&'a mut Symbols>,
+    symbols: Option<&'a mut ExecutableSymbols>,
 }
 
 impl<'a> Namer<'a, '_> {
@@ -105,7 +107,7 @@ fn image_name(image: &CrashImage) -> Option<&str> {
     image.name.as_deref().or_else(|| image.path.as_deref().map(file_name))
 }
 
-impl Printer<'_> {
+impl DecodePrinter<'_> {
     /// Prints one crash log. [`Outcome::Partly`] when not all of it could be printed, which was
     /// reported.
     pub(super) fn crash(&mut self, place: Place<'_>, log: &CrashLog) -> io::Result<Outcome> {
@@ -369,7 +371,7 @@ impl Serialize for JsonCrash<'_, '_> {
                 threads: JsonThreads { threads: &log.threads, namer: &self.namer },
                 omitted_threads: log.omitted_threads,
                 memory: JsonMemory(log),
-                images: log.images.as_deref().map(JsonImages),
+                images: log.images.as_deref().map(CrashImagesJson),
                 omitted_images: log.omitted_images,
                 backtrace_seconds: log.backtrace_seconds,
             },
@@ -400,7 +402,7 @@ struct Crash<'a, T> {
     threads: T,
     omitted_threads: u64,
     memory: JsonMemory<'a>,
-    images: Option<JsonImages<'a>>,
+    images: Option<CrashImagesJson<'a>>,
     omitted_images: Option<u64>,
     backtrace_seconds: Option<f64>,
 }
@@ -412,7 +414,7 @@ struct JsonThreads<'n, 'a, 'b> {
 
 impl Serialize for JsonThreads<'_, '_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.threads.iter().map(|thread| JsonThread {
+        serializer.collect_seq(self.threads.iter().map(|thread| CrashThreadJson {
             name: thread.name.as_deref(),
             crashed: thread.crashed,
             frames: JsonFrames { frames: &thread.frames, namer: self.namer },
@@ -422,7 +424,7 @@ impl Serialize for JsonThreads<'_, '_, '_> {
 }
 
 #[derive(Serialize)]
-struct JsonThread<'n, 'a, 'b> {
+struct CrashThreadJson<'n, 'a, 'b> {
     name: Option<&'a str>,
     crashed: bool,
     frames: JsonFrames<'n, 'a, 'b>,
@@ -463,9 +465,9 @@ impl Serialize for JsonMemory<'_> {
     }
 }
 
-struct JsonImages<'a>(&'a [CrashImage]);
+struct CrashImagesJson<'a>(&'a [CrashImage]);
 
-impl Serialize for JsonImages<'_> {
+impl Serialize for CrashImagesJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Image<'a> {
@@ -519,7 +521,7 @@ struct JsonCrashFrame<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     module_offset: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    symbol: Option<JsonSymbol<'a>>,
+    symbol: Option<CrashSymbolJson<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     locations: Vec<JsonLocation>,
 }
@@ -538,14 +540,14 @@ impl<'a> JsonCrashFrame<'a> {
             system: frame.system,
             module: found.and_then(|(image, _)| image_name(image)),
             module_offset: found.map(|(_, offset)| format!("{:#x}", offset.value())),
-            symbol: frame.symbol.as_deref().map(JsonSymbol::new),
+            symbol: frame.symbol.as_deref().map(CrashSymbolJson::new),
             locations: locations.iter().map(JsonLocation::new).collect(),
         }
     }
 }
 
 #[derive(Serialize)]
-struct JsonSymbol<'a> {
+struct CrashSymbolJson<'a> {
     name: Option<String>,
     raw_name: Option<&'a str>,
     offset: Option<i64>,
@@ -555,7 +557,7 @@ struct JsonSymbol<'a> {
     column: Option<u64>,
 }
 
-impl<'a> JsonSymbol<'a> {
+impl<'a> CrashSymbolJson<'a> {
     fn new(symbol: &'a CrashSymbol) -> Self {
         let location = symbol.location.as_ref();
         let file = location.map(|CrashLocation { file, .. }| &**file);

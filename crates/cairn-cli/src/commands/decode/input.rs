@@ -1,4 +1,4 @@
-//! Where stacks come from: files, standard input and arguments; whole, or line by line.
+//! Input of `cairn decode`: files, standard input and arguments; whole, or line by line.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -7,31 +7,31 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 
 use cairn_logs::crash_log::{self, CrashLogError, Gathered, GatheredText, ObjectGatherer};
-use cairn_logs::decode::{self, Format, DecodeOptions, Record};
+use cairn_logs::decode::{self, DecodeOptions, Format, Record};
 use cairn_logs::lines::LineReader;
 use cairn_logs::text_bytes::TextEncoding;
 use cairn_wire::lws::log_line::{self, Mark};
 use cairn_wire::swift_json;
 
-use super::print::{Place, Printer};
-use super::{Decode, Encoding, From};
+use super::print::{DecodePrinter, Place};
+use super::{Decode, InputEncoding, InputFormat};
 use crate::output::Outcome;
 
-/// The largest input that is read as one record. Stacks are small; a file of this size is something else.
+/// Maximum bytes of an input that is read as one record. Stacks are small; a larger file is something else.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 
-/// Shorter lines are not taken for base64 or hexadecimal digits: words of a log look like that too.
+/// Minimum characters of base64 or hexadecimal digits: words in a log consist of the same characters.
 const MIN_BARE_CHARACTERS: usize = 8;
 
 /// One input.
-pub(super) enum Source {
+pub(super) enum InputSource {
     StandardInput,
     File(PathBuf),
     /// The argument itself.
     Argument(String),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for InputSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::StandardInput => f.write_str("standard input"),
@@ -41,34 +41,34 @@ impl fmt::Display for Source {
     }
 }
 
-/// What stopped the reading of one input.
+/// The reason why reading of an input stopped.
 pub(super) enum ReadError {
     /// The input failed; others may be fine.
     Input(io::Error),
-    /// The output failed: there is no use in going on.
+    /// The output failed, which ends the command.
     Output(io::Error),
 }
 
-/// The inputs that the arguments name: what exists as a file is a file, what looks like a text is a text.
-pub(super) fn sources(arguments: &[OsString]) -> Vec<Source> {
+/// Returns the inputs that the arguments name: existing files, and texts that may hold stacks.
+pub(super) fn sources(arguments: &[OsString]) -> Vec<InputSource> {
     if arguments.is_empty() {
-        return vec![Source::StandardInput];
+        return vec![InputSource::StandardInput];
     }
     arguments.iter().map(source).collect()
 }
 
-fn source(argument: &OsString) -> Source {
+fn source(argument: &OsString) -> InputSource {
     let path = PathBuf::from(argument);
     match argument.to_str() {
-        Some("-") => Source::StandardInput,
-        Some(text) if !path.exists() && looks_like_text(text) => Source::Argument(text.to_owned()),
-        _ => Source::File(path),
+        Some("-") => InputSource::StandardInput,
+        Some(text) if !path.exists() && may_be_text(text) => InputSource::Argument(text.to_owned()),
+        _ => InputSource::File(path),
     }
 }
 
-/// Marked texts, JSON, addresses, base64, hexadecimal digits. A dot or a second word makes it the
-/// name of a missing file.
-fn looks_like_text(argument: &str) -> bool {
+/// True for marked texts, JSON, addresses, base64, and hexadecimal digits. A dot or a second word
+/// makes the argument the name of a missing file.
+fn may_be_text(argument: &str) -> bool {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || "+/-_=".contains(c);
     let is_frame = |word: &str| log_line::parse_frame(word.trim_end_matches(',').as_bytes()).is_some();
     argument.contains("~m#")
@@ -78,27 +78,27 @@ fn looks_like_text(argument: &str) -> bool {
         || argument.split_ascii_whitespace().all(is_frame)
 }
 
-/// Reads one input to its end and hands every record to the printer.
+/// Reads one input to its end and passes every record to the printer.
 pub(super) fn read(
-    source: &Source,
+    source: &InputSource,
     arguments: &Decode,
     options: &DecodeOptions,
-    printer: &mut Printer<'_>,
+    printer: &mut DecodePrinter<'_>,
 ) -> Result<Outcome, ReadError> {
     let reader: Box<dyn Read> = match source {
-        Source::StandardInput => Box::new(io::stdin().lock()),
-        Source::File(path) => Box::new(open_file(path).map_err(ReadError::Input)?),
-        Source::Argument(text) => Box::new(io::Cursor::new(text.clone().into_bytes())),
+        InputSource::StandardInput => Box::new(io::stdin().lock()),
+        InputSource::File(path) => Box::new(open_file(path).map_err(ReadError::Input)?),
+        InputSource::Argument(text) => Box::new(io::Cursor::new(text.clone().into_bytes())),
     };
     let mut reading = Reading { source, arguments, options, printer, outcome: Outcome::Done };
-    match arguments.from {
-        From::Auto => reading.lines(reader)?,
-        From::Named(name) => reading.records(reader, name.format())?,
+    match arguments.input_format {
+        InputFormat::Auto => reading.lines(reader)?,
+        InputFormat::Named(name) => reading.records(reader, name.format())?,
     }
     Ok(reading.outcome)
 }
 
-/// Regular files and pipes; a directory is told apart before its first read fails with a riddle.
+/// Opens a file or a pipe. A directory is an error here, where the message can be clear.
 fn open_file(path: &PathBuf) -> io::Result<File> {
     let file = File::open(path)?;
     if file.metadata()?.is_dir() {
@@ -108,15 +108,15 @@ fn open_file(path: &PathBuf) -> io::Result<File> {
 }
 
 struct Reading<'a, 'b> {
-    source: &'a Source,
+    source: &'a InputSource,
     arguments: &'a Decode,
     options: &'a DecodeOptions,
-    printer: &'a mut Printer<'b>,
+    printer: &'a mut DecodePrinter<'b>,
     outcome: Outcome,
 }
 
 impl Reading<'_, '_> {
-    /// Log lines: marks, JSON, and bare texts; others are passed over or kept.
+    /// Reads log lines: marks, JSON, and bare texts. Other lines are skipped or printed unchanged.
     fn lines(&mut self, reader: Box<dyn Read>) -> Result<(), ReadError> {
         let mut lines = LineReader::new(reader);
         let mut blob = vec![0; log_line::BUFFER_BYTES];
@@ -151,17 +151,17 @@ impl Reading<'_, '_> {
                     let count = before.split(|&byte| byte == b'\n').count();
                     text.lines().take(count).try_for_each(|line| self.line(line, blob))?;
                 }
-                // It begins anew, so this ends here.
+                // The last line begins another object.
                 let last = text.into_last();
                 self.gather(gatherer, (last.first_line, &last.bytes, last.ends), blob)
             }
         }
     }
 
-    /// One line, or a piece of one: its number, its bytes, and whether it ends.
+    /// Decodes a line, or a piece of one: its number, its bytes, and whether it ends.
     fn line(&mut self, line: (u64, &[u8], bool), blob: &mut [u8]) -> Result<(), ReadError> {
         let (number, bytes, ends) = line;
-        let is_argument = matches!(self.source, Source::Argument(_));
+        let is_argument = matches!(self.source, InputSource::Argument(_));
         let place = Place { source: self.source, line: Some(number) };
         let mut found = false;
         for mark in log_line::marks(bytes) {
@@ -175,12 +175,12 @@ impl Reading<'_, '_> {
             self.printer.keep(bytes, ends).map_err(ReadError::Output)?;
         }
         if !found && is_argument {
-            self.report(place, &"no call stack found in this text; name its format with --from");
+            self.report(place, &"no call stack found in this text; name its format with --input-format");
         }
         Ok(())
     }
 
-    /// A JSON object, on one line or on many.
+    /// Decodes a JSON object, on one line or on many.
     fn object(&mut self, text: &GatheredText, blob: &mut [u8]) -> Result<(), ReadError> {
         let place = Place { source: self.source, line: Some(text.first_line) };
         if crash_log::is_crash_log(&text.bytes) {
@@ -192,7 +192,7 @@ impl Reading<'_, '_> {
         text.lines().try_for_each(|line| self.line(line, blob))
     }
 
-    /// The beginning of a JSON object: of a damaged crash log, or other lines.
+    /// Decodes the beginning of a JSON object: a damaged crash log, or other lines.
     fn broken_object(&mut self, text: &GatheredText, blob: &mut [u8]) -> Result<(), ReadError> {
         if crash_log::is_crash_log(&text.bytes) {
             let place = Place { source: self.source, line: Some(text.first_line) };
@@ -201,7 +201,7 @@ impl Reading<'_, '_> {
         text.lines().try_for_each(|line| self.line(line, blob))
     }
 
-    /// A crash log of Swift.
+    /// Prints a crash log of Swift.
     fn crash(&mut self, place: Place<'_>, bytes: &[u8]) -> Result<(), ReadError> {
         let log = match crash_log::read(bytes) {
             Ok(log) => log,
@@ -230,8 +230,7 @@ impl Reading<'_, '_> {
 
     fn mark(&mut self, place: Place<'_>, mark: &Mark<'_>, blob: &mut [u8]) -> Result<(), ReadError> {
         if let (true, Mark::Compressed(text)) = (self.arguments.totals, mark) {
-            // Fast path for millions of lines: no record is built when the blob is sound and in no
-            // doubt.
+            // Fast path for millions of lines: no record is built for an intact blob.
             if let Ok(backtrace) = text.decode(self.options.word_size, blob)
                 && !backtrace.suspected_losses.any()
             {
@@ -248,7 +247,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// A line without a mark that is JSON, addresses, base64 or hexadecimal digits.
+    /// Decodes a line without a mark: JSON, addresses, base64 or hexadecimal digits.
     fn unmarked(&mut self, place: Place<'_>, line: &[u8], is_argument: bool) -> Result<bool, ReadError> {
         let line = line.trim_ascii();
         if line.first() == Some(&b'{') && contains(line, b"\"backtrace\"") {
@@ -272,17 +271,17 @@ impl Reading<'_, '_> {
         Ok(false)
     }
 
-    /// Records of one known format: raw bytes, or a text a line.
+    /// Decodes records of one known format: raw bytes, or a text a line.
     fn records(&mut self, reader: Box<dyn Read>, format: Format) -> Result<(), ReadError> {
         let mut content = Vec::new();
         reader.take(MAX_RECORD_BYTES + 1).read_to_end(&mut content).map_err(ReadError::Input)?;
         if content.len() as u64 > MAX_RECORD_BYTES {
-            let text = "longer than 64 MiB, which no call stack is; for a log, leave --from out";
+            let text = "longer than 64 MiB, which no call stack is; for a log, leave --input-format out";
             return Err(ReadError::Input(io::Error::other(text)));
         }
         let place = Place { source: self.source, line: None };
         if format == Format::SwiftJson {
-            // A crash log names its kind; where that is missing, its threads give it away.
+            // A crash log names its kind; without the name, its threads identify it.
             let is_crash_log = crash_log::is_crash_log(&content) || contains(&content, b"\"threads\"");
             return match is_crash_log && swift_json::read(&content).is_err() {
                 true => self.crash(place, &content),
@@ -290,10 +289,10 @@ impl Reading<'_, '_> {
             };
         }
         let encoding = match self.arguments.encoding {
-            Encoding::Auto => TextEncoding::of(&content),
-            Encoding::Raw => None,
-            Encoding::Hex => Some(TextEncoding::Hex),
-            Encoding::Base64 => Some(TextEncoding::Base64),
+            InputEncoding::Auto => TextEncoding::of(&content),
+            InputEncoding::Raw => None,
+            InputEncoding::Hex => Some(TextEncoding::Hex),
+            InputEncoding::Base64 => Some(TextEncoding::Base64),
         };
         let Some(encoding) = encoding else { return self.decode(place, format, &content) };
         for (number, line) in (1..).zip(content.split(|&byte| byte == b'\n')) {
@@ -312,7 +311,7 @@ impl Reading<'_, '_> {
 
     fn decode(&mut self, place: Place<'_>, format: Format, bytes: &[u8]) -> Result<(), ReadError> {
         let options = self.options;
-        // Each record is printed as it comes: 64 MiB may hold 32 million of them.
+        // Each record is printed at once: 64 MiB may hold 32 million of them.
         let mut printed = Ok(());
         let result = decode::records(format, bytes, options, |record| {
             if printed.is_ok() {
@@ -343,7 +342,7 @@ impl Reading<'_, '_> {
     }
 }
 
-/// `--from lws` takes the marked texts as well as the bare ones.
+/// Removes the mark of `--input-format lws`, which takes marked texts as well as bare ones.
 fn strip_mark(line: &[u8]) -> &[u8] {
     line.strip_prefix(b"~m#").unwrap_or(line)
 }

@@ -1,4 +1,4 @@
-//! What `cairn decode` prints: lines, JSON, other formats, or totals.
+//! Output of `cairn decode`: lines, JSON, other formats, or totals.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,20 +16,21 @@ use cairn_wire::{cbf, xnu};
 use serde::Serialize;
 
 use super::crash::CrashNames;
-use super::input::Source;
+use super::input::InputSource;
 use super::{Decode, FormatName, OutputEncoding};
-use crate::output::{Guarded, Outcome, Palette, colored_stdout, complain, escaped_line, printable};
+use crate::new_file::Output;
+use crate::output::{Outcome, Palette, complain, escaped_line, printable};
 
-/// More frames of one stack than this are counted, not printed: a few bytes may claim 2^63.
+/// Maximum frames that are printed of one stack; the others are counted. A few bytes may claim 2^63.
 const MAX_FRAMES: usize = 1 << 16;
 
-/// Addresses whose symbols are remembered. Firmware has some thousand.
+/// Maximum addresses whose symbols are cached. Firmware has some thousand.
 const MAX_REMEMBERED: usize = 1 << 20;
 
-/// Where a record stands.
+/// The position of a record in the input.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
-    pub(super) source: &'a Source,
+    pub(super) source: &'a InputSource,
     pub(super) line: Option<u64>,
 }
 
@@ -48,13 +49,13 @@ impl Place<'_> {
     }
 }
 
-/// Prints records in the way that the arguments ask for.
-pub(super) struct Printer<'a> {
-    pub(super) output: BufWriter<Guarded<io::Stdout>>,
-    /// Someone waits for each line: a terminal, or a pipe that is followed live.
+/// Prints records as the arguments say.
+pub(super) struct DecodePrinter<'a> {
+    pub(super) output: BufWriter<Output>,
+    /// Each line is awaited: by a terminal, or because the input is a live pipe.
     flush_lines: bool,
     pub(super) mode: Mode,
-    pub(super) symbols: Option<Symbols>,
+    pub(super) symbols: Option<ExecutableSymbols>,
     pub(super) crash_names: CrashNames<'a>,
     architecture: Option<String>,
     dialect: cbf::CbfDialect,
@@ -70,25 +71,26 @@ pub(super) enum Mode {
     Totals { totals: Box<AllocationTotals>, json: bool },
 }
 
-impl<'a> Printer<'a> {
+impl<'a> DecodePrinter<'a> {
     pub(super) fn new(
         arguments: &'a Decode,
+        output: Output,
         symbols: Option<(Symbolizer, ModuleId)>,
         xnu_packing: xnu::Packing,
     ) -> Self {
-        let mode = match arguments.to {
+        let mode = match arguments.format {
             Some(format) => Mode::Convert(format, arguments.text),
             None if arguments.totals => Mode::Totals { totals: Box::default(), json: arguments.json },
             None if arguments.json => Mode::Json,
             None => Mode::Lines,
         };
-        let stdout = colored_stdout();
+        let is_live_pipe = !io::stdin().is_terminal() && arguments.inputs.is_empty();
         Self {
-            flush_lines: stdout.is_terminal() || !io::stdin().is_terminal() && arguments.inputs.is_empty(),
-            output: BufWriter::with_capacity(1 << 16, stdout),
+            flush_lines: output.is_terminal() || is_live_pipe,
+            output: BufWriter::with_capacity(1 << 16, output),
             mode,
             symbols: symbols.map(|(symbolizer, module)| {
-                Symbols::new(symbolizer, module, arguments.load_address.unwrap_or(0))
+                ExecutableSymbols::new(symbolizer, module, arguments.load_address.unwrap_or(0))
             }),
             crash_names: CrashNames::new(&arguments.symbols),
             architecture: arguments.architecture.clone(),
@@ -106,7 +108,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Prints a line of the input as it stands; without its control characters on a terminal.
+    /// Prints a line of the input unchanged; a terminal gets its control characters escaped.
     pub(super) fn keep(&mut self, line: &[u8], ends: bool) -> io::Result<()> {
         if self.output.get_ref().is_terminal() {
             self.output.write_all(&escaped_line(line))?;
@@ -116,12 +118,12 @@ impl<'a> Printer<'a> {
         if ends { self.output.write_all(b"\n") } else { Ok(()) }
     }
 
-    /// To be called after each line of input, so that a live console shows what came.
+    /// Flushes after a line of input, so that a live console shows it.
     pub(super) fn end_of_line(&mut self) -> io::Result<()> {
         if self.flush_lines && !self.output.buffer().is_empty() { self.output.flush() } else { Ok(()) }
     }
 
-    /// Prints one record. [`Outcome::Partly`] when the target format cannot hold all of it, which was reported.
+    /// Prints one record. Returns [`Outcome::Partly`] after reporting what the format cannot hold.
     pub(super) fn record(&mut self, place: Place<'_>, record: Record) -> io::Result<Outcome> {
         if self.strict && record.faults().next().is_some() {
             return Ok(Outcome::Partly);
@@ -157,7 +159,7 @@ impl<'a> Printer<'a> {
         Ok(Outcome::Done)
     }
 
-    /// Prints what could only be known at the end.
+    /// Prints the totals, and completes the output.
     pub(super) fn finish(mut self) -> io::Result<()> {
         if let Mode::Totals { totals, json } = &self.mode {
             let symbols = self.symbols.as_mut();
@@ -166,7 +168,7 @@ impl<'a> Printer<'a> {
                 false => totals_lines(&mut self.output, totals, symbols)?,
             }
         }
-        self.output.flush()?;
+        self.output.into_inner().map_err(io::IntoInnerError::into_error)?.finish()?;
         self.crash_names.finish();
         Ok(())
     }
@@ -225,8 +227,8 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// Symbols of the executable, each address looked up once.
-pub(super) struct Symbols {
+/// Symbols of the executable, with a cache of the addresses.
+pub(super) struct ExecutableSymbols {
     symbolizer: Symbolizer,
     module: ModuleId,
     load_address: u64,
@@ -234,7 +236,7 @@ pub(super) struct Symbols {
     palette: Palette,
 }
 
-impl Symbols {
+impl ExecutableSymbols {
     fn new(symbolizer: Symbolizer, module: ModuleId, load_address: u64) -> Self {
         Self { symbolizer, module, load_address, known: HashMap::new(), palette: Palette::of_stdout() }
     }
@@ -249,7 +251,7 @@ impl Symbols {
         self.known.entry(stated).or_insert_with(|| self.symbolizer.resolve(self.module, lookup)).frames()
     }
 
-    /// One line a frame, and one for each call inlined into it, as `addr2line -f -p -i` has it.
+    /// Writes a line for the frame and for each call inlined into it, as `addr2line -f -p -i` does.
     fn write_frame(
         &mut self,
         output: &mut impl Write,
@@ -303,7 +305,7 @@ fn image_lines(output: &mut impl Write, map: &ImageMap) -> io::Result<()> {
 fn totals_lines(
     output: &mut impl Write,
     totals: &AllocationTotals,
-    mut symbols: Option<&mut Symbols>,
+    mut symbols: Option<&mut ExecutableSymbols>,
 ) -> io::Result<()> {
     for cluster in totals.clusters_by_size() {
         write!(output, "{} bytes in {}", cluster.size_bytes, allocations(cluster.count))?;
@@ -342,7 +344,7 @@ fn allocations(count: u64) -> String {
 fn totals_json(
     output: &mut impl Write,
     totals: &AllocationTotals,
-    mut symbols: Option<&mut Symbols>,
+    mut symbols: Option<&mut ExecutableSymbols>,
 ) -> io::Result<()> {
     let clusters = totals.clusters_by_size();
     let clusters = clusters.iter().map(|cluster| JsonCluster {
@@ -354,7 +356,7 @@ fn totals_json(
         frames: cluster
             .stack
             .iter()
-            .map(|&address| JsonFrame::new(Frame::ReturnAddress(address), 1, symbols.as_deref_mut()))
+            .map(|&address| DecodedFrameJson::new(Frame::ReturnAddress(address), 1, symbols.as_deref_mut()))
             .collect(),
     });
     let (unclustered_size, unclustered_count) = totals.unclustered();
@@ -393,7 +395,7 @@ struct JsonCluster {
     largest: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     uncertain_frames: Vec<usize>,
-    frames: Vec<JsonFrame>,
+    frames: Vec<DecodedFrameJson>,
 }
 
 #[derive(Serialize)]
@@ -409,9 +411,9 @@ struct JsonRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     architecture: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    frames: Option<Vec<JsonFrame>>,
+    frames: Option<Vec<DecodedFrameJson>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    images: Option<JsonImages>,
+    images: Option<ImagesJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     faults: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -421,7 +423,7 @@ struct JsonRecord {
 }
 
 impl JsonRecord {
-    fn new(place: Place<'_>, record: &Record, symbols: Option<&mut Symbols>) -> Self {
+    fn new(place: Place<'_>, record: &Record, symbols: Option<&mut ExecutableSymbols>) -> Self {
         let faults = record.faults().map(ToString::to_string).collect();
         let (format, word_size) = match record {
             Record::Stack(stack) => (stack.format, stack.word_size),
@@ -443,25 +445,25 @@ impl JsonRecord {
         };
         match record {
             Record::Stack(stack) => json.add_stack(stack, symbols),
-            Record::Images(images) => json.images = Some(JsonImages::new(images)),
+            Record::Images(images) => json.images = Some(ImagesJson::new(images)),
         }
         json
     }
 
-    fn add_stack(&mut self, stack: &StackRecord, mut symbols: Option<&mut Symbols>) {
+    fn add_stack(&mut self, stack: &StackRecord, mut symbols: Option<&mut ExecutableSymbols>) {
         self.size = stack.allocation_size_bytes;
         self.architecture.clone_from(&stack.architecture);
         let runs = stack.runs.iter();
-        let frames = runs.map(|&(frame, count)| JsonFrame::new(frame, count, symbols.as_deref_mut()));
+        let frames = runs.map(|&(frame, count)| DecodedFrameJson::new(frame, count, symbols.as_deref_mut()));
         self.frames = Some(frames.collect());
-        self.images = stack.images.as_ref().map(JsonImages::new);
+        self.images = stack.images.as_ref().map(ImagesJson::new);
         self.uncertain_frames.clone_from(&stack.uncertain);
         self.uncertain_size = stack.is_size_uncertain;
     }
 }
 
 #[derive(Serialize)]
-struct JsonFrame {
+struct DecodedFrameJson {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
@@ -489,8 +491,8 @@ pub(super) fn kind_name(frame: Frame) -> (&'static str, Option<u64>) {
     }
 }
 
-impl JsonFrame {
-    fn new(frame: Frame, times: u64, symbols: Option<&mut Symbols>) -> Self {
+impl DecodedFrameJson {
+    fn new(frame: Frame, times: u64, symbols: Option<&mut ExecutableSymbols>) -> Self {
         let (kind, omitted) = kind_name(frame);
         let locations =
             symbols.map(|symbols| symbols.locations(frame).iter().map(JsonLocation::new).collect());
@@ -522,7 +524,7 @@ impl JsonLocation {
 }
 
 #[derive(Serialize)]
-struct JsonImages {
+struct ImagesJson {
     platform: String,
     images: Vec<JsonImage>,
 }
@@ -535,7 +537,7 @@ struct JsonImage {
     path: Option<String>,
 }
 
-impl JsonImages {
+impl ImagesJson {
     fn new(map: &ImageMap) -> Self {
         let images = map.images.iter().map(|image| JsonImage {
             base: image.base.to_string(),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use cairn_run::{End, Event, Library, Program, Start};
 use clap::ValueEnum;
 
-use super::{Heap, Refused, not_run};
-use crate::output::complain;
+use super::{HeapCommand, Refused, not_run};
+use crate::output::{Outcome, complain};
 
 /// What stands in front of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -20,7 +20,7 @@ pub(super) enum Layout {
     Heapprof,
 }
 
-impl Heap {
+impl HeapCommand {
     /// Runs the program with annotated blocks.
     pub(super) fn annotate(
         &self,
@@ -31,13 +31,13 @@ impl Heap {
         let program = Program::find(name)?;
         let is_ready = program.inspect().map_err(Refused::from).and_then(|()| {
             Library::unpack_for_annotation().map_err(|error| Refused {
-                status: 2,
+                outcome: Outcome::Refused,
                 message: format!("the library for annotations: {error}; nothing can be annotated"),
             })
         });
         let library = match is_ready {
             Ok(library) => Some(library),
-            Err(refused) if self.or_run && refused.status != 126 => {
+            Err(refused) if self.or_run && refused.outcome != Outcome::CannotRun => {
                 complain(&format_args!("{}; it runs without annotations", refused.message));
                 None
             }

@@ -13,21 +13,26 @@ use cairn_memory::process::{self, FoundBy, StopReason, StoppedProcess, ThreadSou
 use cairn_run::{Announcements, AttachError, End, Interrupts, Library, Target};
 
 use super::live::Recordings;
-use super::{Heap, Refused};
+use super::{HeapCommand, Refused};
 use crate::output::{Outcome, complain};
 
 impl From<AttachError> for Refused {
     fn from(error: AttachError) -> Self {
-        Self { status: 2, message: error.to_string() }
+        let outcome = match error {
+            AttachError::NoSuchProcess { .. } | AttachError::Ended { .. } => Outcome::Partly,
+            _ => Outcome::Refused,
+        };
+        Self { outcome, message: error.to_string() }
     }
 }
 
-impl Heap {
+impl HeapCommand {
     pub(super) fn attach(&self, process: u32) -> Result<Outcome, Refused> {
         let mut target = inspect(process)?;
         // Who may not follow these links learns it from the library.
         if target.shared_files().any(|path| is_recorded_to(&path, process)) {
-            return Err(Refused { status: 2, message: format!("process {process}: is recorded already") });
+            let message = format!("process {process}: is recorded already");
+            return Err(Refused { outcome: Outcome::Refused, message });
         }
         let library = match target.loaded_library() {
             Some(path) => path,
@@ -98,8 +103,8 @@ impl Heap {
         recordings.finish(End::Signal(0), self.quiet);
         match failure {
             None => Ok(Outcome::Done),
-            Some(Refused { status, message }) => Err(Refused {
-                status,
+            Some(Refused { outcome, message }) => Err(Refused {
+                outcome,
                 message: format!(
                     "{message}; the recording is paused, `cairn heap --detach {process}` tries again"
                 ),
@@ -112,7 +117,9 @@ impl Heap {
 pub(super) fn detach(process: u32) -> Result<Outcome, Refused> {
     let target = inspect(process)?;
     let Some(library) = target.loaded_library() else {
-        return Err(Refused { status: 2, message: format!("process {process}: is not attached to") });
+        // As for `cairn heap ctl`, which needs a recorded process too.
+        let message = format!("process {process}: cairn is not attached to it");
+        return Err(Refused { outcome: Outcome::Partly, message });
     };
     end_recording(process, &target, &library)?;
     Ok(Outcome::Done)
@@ -248,10 +255,10 @@ fn with_thread(
             Err(error @ (process::Error::TracedBy { .. } | process::Error::NoPermission { .. })) => {
                 error.to_string()
             }
-            Err(error) => return Err(Refused { status: 2, message: error.to_string() }),
+            Err(error) => return Err(Refused { outcome: Outcome::Refused, message: error.to_string() }),
         };
         if began.elapsed() > PATIENCE {
-            return Err(Refused { status: 2, message: why });
+            return Err(Refused { outcome: Outcome::Refused, message: why });
         }
         // Of another length each time: what the program does may be periodic.
         std::thread::sleep(Duration::from_micros(
@@ -261,7 +268,7 @@ fn with_thread(
 }
 
 /// A stopped thread, as far as it matters here.
-struct View {
+struct ThreadView {
     thread: u32,
     /// Why it cannot be used.
     obstacle: Option<&'static str>,
@@ -272,7 +279,7 @@ struct View {
 }
 
 /// The threads, as far as they are needed: up to one that can well be used, or all, when memory is to be released.
-fn views(stopped: &StoppedProcess, target: &Target) -> Vec<View> {
+fn views(stopped: &StoppedProcess, target: &Target) -> Vec<ThreadView> {
     let owners = target.lock_owners();
     let view = |thread: &process::Thread| {
         let registers = match &thread.registers {
@@ -280,7 +287,7 @@ fn views(stopped: &StoppedProcess, target: &Target) -> Vec<View> {
             Err(process::NoRegisters::Ended) => return None,
             Err(_) => {
                 let obstacle = Some("no thread of it can be stopped");
-                return Some(View { thread: thread.id, obstacle, waits: false, is_outside: false });
+                return Some(ThreadView { thread: thread.id, obstacle, waits: false, is_outside: false });
             }
         };
         let stack = stopped.stack(registers, MOST_FRAMES);
@@ -301,7 +308,7 @@ fn views(stopped: &StoppedProcess, target: &Target) -> Vec<View> {
             None
         };
         let is_outside = is_whole && !addresses().any(|address| target.is_own_code(address));
-        Some(View { thread: thread.id, obstacle, waits: Target::waits(thread.id), is_outside })
+        Some(ThreadView { thread: thread.id, obstacle, waits: Target::waits(thread.id), is_outside })
     };
     let needs_all = target.has_left_memory();
     let mut views = Vec::new();
@@ -316,7 +323,7 @@ fn views(stopped: &StoppedProcess, target: &Target) -> Vec<View> {
 }
 
 /// A thread that can be used, or why there is none. One that waits in the kernel is in no short piece of code that holds a lock.
-fn usable_thread(views: &[View]) -> Result<u32, &'static str> {
+fn usable_thread(views: &[ThreadView]) -> Result<u32, &'static str> {
     let usable = || views.iter().filter(|view| view.obstacle.is_none());
     let found = usable().find(|view| view.waits).or_else(|| usable().next());
     let why = views.iter().find_map(|view| view.obstacle);
@@ -324,7 +331,7 @@ fn usable_thread(views: &[View]) -> Result<u32, &'static str> {
 }
 
 /// Unmaps what recordings have left, if no thread is inside the library. All threads are stopped.
-fn release_if_quiet(stopped: &StoppedProcess, target: &Target, views: &[View]) {
+fn release_if_quiet(stopped: &StoppedProcess, target: &Target, views: &[ThreadView]) {
     let has_all = stopped.threads().len() <= MOST_THREADS;
     if target.has_left_memory()
         && has_all

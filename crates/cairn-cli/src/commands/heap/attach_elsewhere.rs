@@ -1,9 +1,9 @@
 //! `cairn heap --attach` and `--detach` on processors where nothing is put into a process that runs: both say so.
 
-use super::{Heap, Refused};
+use super::{HeapCommand, Refused};
 use crate::output::Outcome;
 
-impl Heap {
+impl HeapCommand {
     pub(super) fn attach(&self, process: u32) -> Result<Outcome, Refused> {
         Err(refused(process))
     }
@@ -15,7 +15,7 @@ pub(super) fn detach(process: u32) -> Result<Outcome, Refused> {
 
 fn refused(process: u32) -> Refused {
     Refused {
-        status: 2,
+        outcome: Outcome::Refused,
         message: format!(
             "process {process}: cairn can be put into a process that runs on x86-64 only; start the program with \
              `cairn heap PROGRAM`, or with LD_PRELOAD and `CAIRN_HEAP=paused`, and let it record with `cairn heap ctl`"

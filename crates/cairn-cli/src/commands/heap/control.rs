@@ -1,8 +1,8 @@
-//! `cairn heap ctl`: tells a process that records what to do.
+//! `cairn heap ctl`: controls a process that records.
 //!
-//! The process is not asked and no signal is sent: it has its recording mapped, so the kernel says where that is, and the
-//! word that it looks at is written there, through the descriptor of the file that was found to be the mapped one. A mark is written into a block of the recording that no thread of the process
-//! uses.
+//! No signal is sent: the process has its recording mapped, so the kernel says which file that is. The
+//! command is written to a word of that file which the process polls, through the descriptor that was
+//! checked to be the mapped file. A mark is written into a segment that no thread of the process uses.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,29 +12,37 @@ use cairn_format::recording::control::Command;
 use cairn_recording::{command_in, mark_in};
 use clap::{Args, Subcommand};
 
+use crate::commands::processes::parse_pid;
 use crate::commands::target::open_recording_of;
 use crate::output::Outcome;
 
-/// Start or stop the recording of a process, or put a mark into it
+/// Start or stop the recording of a process, or write a mark into it
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  cairn heap --start-paused server & cairn heap ctl $! start
+  cairn heap ctl 4711 stop
+  cairn heap ctl 4711 mark 'after warm-up'
+
+Exit codes: 0 done; 1 the process is missing or not recorded; 2 the arguments are invalid.")]
 pub(super) struct Ctl {
-    /// The process that records
-    #[arg(value_name = "PID")]
+    /// PID of the recorded process
+    #[arg(value_name = "PID", value_parser = parse_pid)]
     process: u32,
 
     #[command(subcommand)]
-    what: What,
+    action: CtlAction,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum CtlAction {
     /// Record from now on
     Start,
-    /// Record nothing until `start`
+    /// Pause the recording until `start`
     Stop,
-    /// Put a mark with a text into the recording, at this moment
+    /// Write a mark with a text into the recording, now
     Mark {
-        /// What happens at this moment
+        /// Text of the mark
         text: OsString,
     },
 }
@@ -43,10 +51,10 @@ impl Ctl {
     pub(super) fn run(self) -> io::Result<Outcome> {
         let (spool, path) = open_recording_of(self.process)?;
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        match self.what {
-            What::Start => command_in(&spool, Command::Record).map_err(named)?,
-            What::Stop => command_in(&spool, Command::Pause).map_err(named)?,
-            What::Mark { text } => mark_in(spool, &path, text.as_bytes()).map_err(io::Error::other)?,
+        match self.action {
+            CtlAction::Start => command_in(&spool, Command::Record).map_err(named)?,
+            CtlAction::Stop => command_in(&spool, Command::Pause).map_err(named)?,
+            CtlAction::Mark { text } => mark_in(spool, &path, text.as_bytes()).map_err(io::Error::other)?,
         }
         Ok(Outcome::Done)
     }

@@ -261,7 +261,7 @@ impl Usage {
 pub(super) struct Recordings {
     all: Vec<Recording>,
     began: Instant,
-    line: Option<Line>,
+    line: Option<StatusLine>,
     limit_bytes: u64,
     sampled: Instant,
     /// The process that the command started.
@@ -275,7 +275,7 @@ pub(super) struct Recordings {
 }
 
 /// The line on the terminal.
-struct Line {
+struct StatusLine {
     shown: Instant,
     allocations: u64,
     has_text: bool,
@@ -285,7 +285,7 @@ impl Recordings {
     /// `started` is the process of a program that is started to be recorded.
     pub(super) fn new(started: Option<u32>, shows_status: bool, limit_bytes: u64) -> Self {
         let began = Instant::now();
-        let line = shows_status.then_some(Line { shown: began, allocations: 0, has_text: false });
+        let line = shows_status.then_some(StatusLine { shown: began, allocations: 0, has_text: false });
         Self {
             all: Vec::new(),
             began,
@@ -425,7 +425,7 @@ impl Recordings {
                 bytes(recorded)
             );
         }
-        *line = Line { shown: Instant::now(), allocations, has_text };
+        *line = StatusLine { shown: Instant::now(), allocations, has_text };
     }
 
     fn clear_line(&mut self) {

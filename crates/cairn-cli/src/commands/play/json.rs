@@ -1,4 +1,4 @@
-//! Events as JSON, one object a line; the fields are told in `docs/play.md`.
+//! Events as JSON, one object a line; `docs/book/reference/json.md` describes the fields.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ struct JsonEvent<'a> {
     #[serde(flatten)]
     what: JsonWhat<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    frames: Option<Vec<JsonFrame<'a>>>,
+    frames: Option<Vec<PlayedFrameJson<'a>>>,
 }
 
 #[derive(Serialize)]
@@ -43,7 +43,7 @@ enum JsonWhat<'a> {
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         stack_is_lost: bool,
     },
-    Module(JsonModule<'a>),
+    Module(PlayedModuleJson<'a>),
     Heap {
         size_bytes: u64,
     },
@@ -78,7 +78,7 @@ enum JsonWhat<'a> {
 
 /// One load of a module.
 #[derive(Serialize)]
-pub(super) struct JsonModule<'a> {
+pub(super) struct PlayedModuleJson<'a> {
     /// Number of the load.
     module: usize,
     path: &'a str,
@@ -90,7 +90,7 @@ pub(super) struct JsonModule<'a> {
 }
 
 #[derive(Serialize)]
-struct JsonFrame<'a> {
+struct PlayedFrameJson<'a> {
     kind: &'static str,
     address: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,14 +100,14 @@ struct JsonFrame<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     offset: Option<String>,
     #[serde(flatten)]
-    call: JsonCall,
+    call: PlayedCallJson,
     /// Calls that were inlined here, innermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    inlined: Vec<JsonCall>,
+    inlined: Vec<PlayedCallJson>,
 }
 
 #[derive(Serialize, Default)]
-struct JsonCall {
+struct PlayedCallJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     function: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,12 +147,15 @@ pub(super) fn group(
 /// Prints one load of a module.
 pub(super) fn module(output: &mut impl Write, index: usize, module: &PlayedModule) -> io::Result<()> {
     #[derive(Serialize)]
-    struct Line<'a> {
+    struct EventLine<'a> {
         schema: u32,
         #[serde(flatten)]
-        module: JsonModule<'a>,
+        module: PlayedModuleJson<'a>,
     }
-    serde_json::to_writer(&mut *output, &Line { schema: SCHEMA, module: JsonModule::new(index, module) })?;
+    serde_json::to_writer(
+        &mut *output,
+        &EventLine { schema: SCHEMA, module: PlayedModuleJson::new(index, module) },
+    )?;
     writeln!(output)
 }
 
@@ -172,7 +175,7 @@ fn line(
         frames
             .map(|(index, frame)| {
                 let is_place = is_mark && index == 0;
-                JsonFrame::new(frame, tables, names.as_deref_mut(), is_place)
+                PlayedFrameJson::new(frame, tables, names.as_deref_mut(), is_place)
             })
             .collect()
     });
@@ -197,7 +200,7 @@ fn iso(nanos: i64, tables: &dyn Tables) -> String {
 fn described<'a>(event: &'a Event, tables: &'a dyn Tables) -> (&'static str, JsonWhat<'a>) {
     let module = |index: usize| {
         let module = tables.modules().get(index);
-        module.map_or(JsonWhat::Nothing {}, |module| JsonWhat::Module(JsonModule::new(index, module)))
+        module.map_or(JsonWhat::Nothing {}, |module| JsonWhat::Module(PlayedModuleJson::new(index, module)))
     };
     match &event.what {
         What::Mark { is_lost, value, text, is_cut, .. } => {
@@ -263,7 +266,7 @@ fn described<'a>(event: &'a Event, tables: &'a dyn Tables) -> (&'static str, Jso
     }
 }
 
-impl<'a> JsonModule<'a> {
+impl<'a> PlayedModuleJson<'a> {
     fn new(index: usize, module: &'a PlayedModule) -> Self {
         let build_id = &module.file.build_id;
         Self {
@@ -278,14 +281,14 @@ impl<'a> JsonModule<'a> {
     }
 }
 
-impl JsonCall {
+impl PlayedCallJson {
     fn new(frame: &SourceFrame) -> Self {
         let SourceFrame { function, file, line, column, .. } = frame.clone();
         Self { function, file, line, column }
     }
 }
 
-impl<'a> JsonFrame<'a> {
+impl<'a> PlayedFrameJson<'a> {
     /// `is_place` for the innermost frame of a mark.
     fn new(frame: &PlayedFrame, tables: &'a dyn Tables, names: Option<&mut Names>, is_place: bool) -> Self {
         let module = frame.module.and_then(|index| Some((index, tables.modules().get(index)?)));
@@ -294,8 +297,10 @@ impl<'a> JsonFrame<'a> {
         let found = found.map_or(&[][..], named_frames);
         let found = if is_place { without_recorder(found) } else { found };
         let (call, inlined) = match found.split_last() {
-            Some((call, inlined)) => (JsonCall::new(call), inlined.iter().map(JsonCall::new).collect()),
-            None => (JsonCall::default(), Vec::new()),
+            Some((call, inlined)) => {
+                (PlayedCallJson::new(call), inlined.iter().map(PlayedCallJson::new).collect())
+            }
+            None => (PlayedCallJson::default(), Vec::new()),
         };
         Self {
             kind: match frame.kind {

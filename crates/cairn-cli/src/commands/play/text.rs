@@ -18,14 +18,14 @@ use crate::output::{Palette, printable};
 const MAX_REMEMBERED_BYTES: usize = 64 << 20;
 
 /// Prints events and remembers the texts of their stacks.
-pub(super) struct Printer {
+pub(super) struct EventPrinter {
     time: TimeStyle,
     palette: Palette,
     stacks: HashMap<(StackKey, usize, bool), String>,
     remembered_bytes: usize,
 }
 
-impl Printer {
+impl EventPrinter {
     pub(super) fn new(time: TimeStyle) -> Self {
         Self { time, palette: Palette::of_stdout(), stacks: HashMap::new(), remembered_bytes: 0 }
     }

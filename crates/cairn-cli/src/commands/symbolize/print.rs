@@ -16,7 +16,7 @@ use crate::output::{Guarded, Palette, colored_stdout, printable, stdout};
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// Writes answers.
-pub(super) struct Printer {
+pub(super) struct AnswerPrinter {
     output: BufWriter<Guarded<io::Stdout>>,
     style: Style,
     shape: Shape,
@@ -31,7 +31,7 @@ pub(super) struct Printer {
     failed: bool,
 }
 
-impl Printer {
+impl AnswerPrinter {
     pub(super) fn new(style: Style, shape: Shape) -> Self {
         let output = if style == Style::Cairn { colored_stdout() } else { stdout() };
         Self {
@@ -163,7 +163,7 @@ impl Printer {
                 match self.style {
                     Style::Json => {
                         let error = JsonError { message: error };
-                        let answer = JsonNoFile { address: Hex(*address), error, module_name: path };
+                        let answer = JsonNoFile { address: HexAddress(*address), error, module_name: path };
                         serde_json::to_writer(&mut text, &answer)?;
                         self.end_of_json(&mut text);
                     }
@@ -174,7 +174,7 @@ impl Printer {
                 self.failed = true;
                 match self.style {
                     Style::Json => {
-                        let answer = JsonNoAddress { module_name: asked, symbol: [JsonSymbol::default()] };
+                        let answer = JsonNoAddress { module_name: asked, symbol: [SymbolJson::default()] };
                         serde_json::to_writer(&mut text, &answer)?;
                         self.end_of_json(&mut text);
                     }
@@ -218,7 +218,7 @@ impl Printer {
                 let symbol = self.json_symbols(resolution, &declarations);
                 serde_json::to_writer(
                     &mut *text,
-                    &JsonAnswer { address: Hex(address), module_name: &module_name, symbol },
+                    &JsonAnswer { address: HexAddress(address), module_name: &module_name, symbol },
                 )?;
                 self.end_of_json(text);
                 Ok(())
@@ -369,9 +369,9 @@ impl Printer {
         }
     }
 
-    fn json_symbols(&self, resolution: &Resolution, declarations: &[Declaration]) -> Vec<JsonSymbol> {
+    fn json_symbols(&self, resolution: &Resolution, declarations: &[Declaration]) -> Vec<SymbolJson> {
         if !is_known(resolution) {
-            return vec![JsonSymbol::default()];
+            return vec![SymbolJson::default()];
         }
         let frames: Vec<_> = self.frames(resolution).collect();
         // Where inlined calls are not shown, the innermost is told of, with the start of the function around.
@@ -392,7 +392,7 @@ impl Printer {
                 Some(declaration) => declaration.start,
                 None => resolution.function_start(),
             };
-            JsonSymbol {
+            SymbolJson {
                 column: frame.column.unwrap_or(0),
                 discriminator: frame.discriminator.unwrap_or(0),
                 file_name: self.file(frame).unwrap_or_default().to_owned(),
@@ -424,10 +424,14 @@ impl Printer {
         let line = symbol.and_then(|symbol| symbol.declaration.line);
         match self.style {
             Style::Json => {
-                let data = JsonData { name: name.unwrap_or_default(), size: Hex(size), start: Hex(start) };
+                let data = JsonData {
+                    name: name.unwrap_or_default(),
+                    size: HexAddress(size),
+                    start: HexAddress(start),
+                };
                 serde_json::to_writer(
                     &mut *text,
-                    &JsonDataAnswer { address: Hex(address), data, module_name: path },
+                    &JsonDataAnswer { address: HexAddress(address), data, module_name: path },
                 )?;
                 self.end_of_json(text);
                 Ok(())
@@ -436,12 +440,12 @@ impl Printer {
                 let data = symbol.map(|symbol| OwnData {
                     name: &symbol.name,
                     raw_name: &symbol.raw_name,
-                    start: Hex(start),
+                    start: HexAddress(start),
                     size_bytes: size,
                     file,
                     line,
                 });
-                let answer = OwnDataAnswer { schema: 1, file: path, address: Hex(address), data };
+                let answer = OwnDataAnswer { schema: 1, file: path, address: HexAddress(address), data };
                 serde_json::to_writer(&mut *text, &answer)?;
                 text.push(b'\n');
                 Ok(())
@@ -521,9 +525,9 @@ fn is_known(resolution: &Resolution) -> bool {
 }
 
 /// An address as llvm-symbolizer's JSON has it.
-struct Hex(u64);
+struct HexAddress(u64);
 
-impl Serialize for Hex {
+impl Serialize for HexAddress {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{:#x}", self.0))
     }
@@ -532,15 +536,15 @@ impl Serialize for Hex {
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct JsonAnswer<'a> {
-    address: Hex,
+    address: HexAddress,
     module_name: &'a str,
-    symbol: Vec<JsonSymbol>,
+    symbol: Vec<SymbolJson>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct JsonNoFile<'a> {
-    address: Hex,
+    address: HexAddress,
     error: JsonError<'a>,
     module_name: &'a str,
 }
@@ -555,13 +559,13 @@ struct JsonError<'a> {
 #[serde(rename_all = "PascalCase")]
 struct JsonNoAddress<'a> {
     module_name: &'a str,
-    symbol: [JsonSymbol; 1],
+    symbol: [SymbolJson; 1],
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct JsonDataAnswer<'a> {
-    address: Hex,
+    address: HexAddress,
     data: JsonData<'a>,
     module_name: &'a str,
 }
@@ -570,14 +574,14 @@ struct JsonDataAnswer<'a> {
 #[serde(rename_all = "PascalCase")]
 struct JsonData<'a> {
     name: &'a str,
-    size: Hex,
-    start: Hex,
+    size: HexAddress,
+    start: HexAddress,
 }
 
 /// The keys in the order of llvm-symbolizer, which sorts them.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "PascalCase")]
-struct JsonSymbol {
+struct SymbolJson {
     column: u32,
     discriminator: u32,
     file_name: String,
@@ -592,10 +596,10 @@ struct JsonSymbol {
 struct OwnJson<'a> {
     schema: u32,
     file: &'a str,
-    address: Hex,
+    address: HexAddress,
     frames: Vec<OwnFrame<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    function_start: Option<Hex>,
+    function_start: Option<HexAddress>,
     /// Which of a module's sources knew it, where there may be several.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
@@ -607,7 +611,7 @@ struct OwnJson<'a> {
 struct OwnDataAnswer<'a> {
     schema: u32,
     file: &'a str,
-    address: Hex,
+    address: HexAddress,
     data: Option<OwnData<'a>>,
 }
 
@@ -615,7 +619,7 @@ struct OwnDataAnswer<'a> {
 struct OwnData<'a> {
     name: &'a str,
     raw_name: &'a str,
-    start: Hex,
+    start: HexAddress,
     size_bytes: u64,
     file: Option<&'a str>,
     line: Option<u32>,
@@ -644,9 +648,9 @@ impl<'a> OwnJson<'a> {
         Self {
             schema: 1,
             file,
-            address: Hex(address),
+            address: HexAddress(address),
             frames: resolution.frames().iter().map(frame).collect(),
-            function_start: resolution.function_start().map(|start| Hex(start.value())),
+            function_start: resolution.function_start().map(|start| HexAddress(start.value())),
             source: resolution.answered_by().map(|source| source.to_string()),
             reason: resolution.reason().map(ToString::to_string),
         }

@@ -1,32 +1,32 @@
-//! Where functions and variables are declared. Few ask for it, so it is read anew for each question, and no index holds it.
+//! Finds declarations of functions and variables. Rarely queried, so nothing is cached or indexed.
 
 use std::sync::Arc;
 
 use gimli::{AttributeValue, Operation, UnitOffset, UnitRef};
 
-use super::{MAX_REFERENCES, Reading, View};
+use super::{MAX_REFERENCES, ModuleDebugInfo, UnitView};
 use crate::dwarf::functions::Origin;
-use crate::dwarf::units::{Problem, Reader, Unit};
+use crate::dwarf::units::{DwarfError, Reader, Unit};
 
-/// What an entry says of its declaration, by itself or by another one.
+/// A declaration, read from an entry or from an entry that it refers to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Declared {
     pub(crate) file: Option<Arc<str>>,
     pub(crate) line: Option<u32>,
-    /// The first address, where the code is in one piece.
+    /// First address, if the code is contiguous.
     pub(crate) low: Option<u64>,
 }
 
-/// A variable with a place of its own.
+/// A variable with a static address.
 pub(super) struct Variable {
     address: u64,
     unit: u32,
     offset: UnitOffset,
 }
 
-impl<'a> Reading<'a> {
-    /// One for each frame of an address, innermost first.
-    pub(super) fn declarations(&self, address: u64) -> Result<Vec<Declared>, Problem> {
+impl<'a> ModuleDebugInfo<'a> {
+    /// Returns one declaration per frame of an address, innermost first.
+    pub(super) fn declarations(&self, address: u64) -> Result<Vec<Declared>, DwarfError> {
         for unit in self.directory.find(address) {
             let view = self.view(unit);
             let Some(((quickly, index), function)) = self.function_at(unit, &view, address)? else {
@@ -39,7 +39,7 @@ impl<'a> Reading<'a> {
             let mut next = function.innermost(address);
             while let Some(index) = next {
                 if declarations.len() >= crate::MAX_INLINE_DEPTH {
-                    return Err(Problem::TooDeep);
+                    return Err(DwarfError::TooDeep);
                 }
                 let inlined = &function.inlined[index as usize];
                 declarations.push(self.declared(unit, &view, inlined.offset)?);
@@ -52,12 +52,12 @@ impl<'a> Reading<'a> {
         Ok(Vec::new())
     }
 
-    /// Where the variable at an address is declared; the first unit's, should several have it.
-    pub(super) fn variable(&self, address: u64) -> Result<Option<Declared>, Problem> {
+    /// Finds the declaration of the variable at an address, in the first unit that has it.
+    pub(super) fn variable(&self, address: u64) -> Result<Option<Declared>, DwarfError> {
         let variables = self.variables.get_or_init(|| {
             let mut all = Vec::new();
             for (unit, index) in self.directory.units.iter().zip(0..) {
-                // A unit that is broken has those in front of what is broken.
+                // A broken unit still has the variables in front of the damage.
                 let _ = read_variables(self.view(unit).unit, index, &mut all);
             }
             all.sort_by_key(|variable: &Variable| variable.address);
@@ -72,17 +72,17 @@ impl<'a> Reading<'a> {
         self.declared(unit, &self.view(unit), offset).map(Some)
     }
 
-    /// Follows an entry's references until its line and its file are known.
+    /// Follows an entry's references until both line and file are known.
     fn declared(
         &self,
         unit: &Unit<'a>,
-        view: &View<'_, 'a>,
+        view: &UnitView<'_, 'a>,
         offset: UnitOffset,
-    ) -> Result<Declared, Problem> {
+    ) -> Result<Declared, DwarfError> {
         let mut declared = Declared::default();
         let mut line = None;
         let mut file = None;
-        // The unit whose table of files counts; none of what several files share.
+        // The unit whose file table applies; none for the supplement.
         let mut owner = Some(unit);
         let mut entry = (view.unit, offset);
         for step in 0..MAX_REFERENCES {
@@ -103,7 +103,7 @@ impl<'a> Reading<'a> {
                     }
                     gimli::DW_AT_decl_line if line.is_none() => line = value.udata_value(),
                     gimli::DW_AT_decl_file if file.is_none() => {
-                        // As llvm-symbolizer has it: a number that stands in the abbreviation names no file.
+                        // Like llvm-symbolizer: a number in the abbreviation itself names no file.
                         let is_named = specification.form() != gimli::DW_FORM_implicit_const;
                         file = Some(match (owner, value) {
                             (Some(owner), AttributeValue::FileIndex(index)) if is_named => {
@@ -141,18 +141,18 @@ impl<'a> Reading<'a> {
         Ok(declared)
     }
 
-    fn path(&self, unit: &Unit<'a>, index: u64) -> Result<Option<Arc<str>>, Problem> {
+    fn path(&self, unit: &Unit<'a>, index: u64) -> Result<Option<Arc<str>>, DwarfError> {
         let lines = self.lines(unit).map_err(|problem| *problem)?;
         Ok(lines.file(UnitRef::new(&self.dwarf, &unit.unit), index).map(Arc::from))
     }
 }
 
-/// Variables whose place is one address, wherever in the unit they are.
+/// Collects variables with one static address, anywhere in the unit.
 fn read_variables<'a>(
     unit: UnitRef<'_, Reader<'a>>,
     index: u32,
     out: &mut Vec<Variable>,
-) -> Result<(), Problem> {
+) -> Result<(), DwarfError> {
     let mut entries = unit.entries_raw(None)?;
     while !entries.is_empty() {
         let offset = entries.next_offset();
@@ -174,7 +174,7 @@ fn read_variables<'a>(
     Ok(())
 }
 
-/// The address of what is at one for ever: an address, perhaps with something added.
+/// Evaluates a location that is one static address, perhaps plus a constant.
 fn fixed_address<'a>(
     unit: UnitRef<'_, Reader<'a>>,
     expression: gimli::Expression<Reader<'a>>,

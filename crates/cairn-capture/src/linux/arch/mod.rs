@@ -1,0 +1,31 @@
+//! Code that differs between processors, in twin folders with equal file names:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `entry.rs` | the naked function that passes the caller's registers on |
+//! | `registers.rs` | reads the registers of this place, and of a signal's context |
+//! | `words.rs` | the thread's word, the thread pointer, the loader's weak symbol |
+//! | `engine.rs` | the hot path; x86-64's is `crate::linux::engine` |
+//!
+//! On AArch64 every capture takes the whole walk: the results are the same, at the whole walk's
+//! price. The hot path requires that the return address lies just below the caller's stack pointer,
+//! which only x86-64's calls guarantee.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::cairn_capture_here;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::*;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::cairn_capture_here;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::*;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!(
+    "cairn-capture supports x86-64 and AArch64; add a folder in src/linux/arch for another processor"
+);

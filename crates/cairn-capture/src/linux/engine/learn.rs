@@ -1,0 +1,329 @@
+//! Learning: gives stepped frames their nodes, and makes the records and shadows that later
+//! captures compare.
+
+use super::step::{KnownFrame, SteppedCapture, may_be_frame_record};
+use super::{NeedsWholeWalk, frame_sp, load, record_key, site_key, slot};
+use crate::CallSite;
+use crate::linux::arch::{Rule, RuleKind};
+use crate::linux::pcs::PcEntry;
+use crate::linux::thread::ThreadState;
+use crate::linux::thread::record::{
+    Discriminator, FP_IN_REGISTER, FpCheck, Join, RECORD_CHECKS, Record, WordCheck,
+};
+use crate::linux::thread::shadow::{ExtraCheck, PendingFrame, SHADOW_PADDING, SHADOWS, ShadowFrame};
+
+/// Most frames inside of the join that get a record and no shadow. A shadow need not be the last
+/// stack: a new one is worth its cost only when more frames changed than a record can hold.
+const MAX_RECORDED_FRAMES: usize = RECORD_CHECKS + 1;
+
+/// A record of the frames cannot be made: they depend on too many words, or on words too far away.
+struct NotRecordable;
+
+impl SteppedCapture<'_> {
+    /// Gives the pending frames their nodes, learns this stack, and returns its node.
+    pub(super) fn intern_and_learn(&mut self, known: KnownFrame) -> Result<u32, NeedsWholeWalk> {
+        let thread = &*self.thread;
+        let numbers = (0..self.pending_count).rev().map(|index| thread.pending(index).pc_number());
+        let leaf = self.process.tree.descend(known.node, numbers).map_err(|_| NeedsWholeWalk)?;
+        if self.expected_node != 0 && self.expected_node != leaf {
+            self.learn_discriminator(known);
+        }
+        let join_height = known.height as usize;
+        let leaf_height = join_height + self.pending_count;
+        while leaf_height + SHADOW_PADDING >= self.thread.room() {
+            if self.thread.make_room().is_none() {
+                return Ok(leaf);
+            }
+        }
+        // A stack that does not fit a record gets a shadow, and a record whose join is the
+        // innermost frame of that shadow.
+        let is_recorded = join_height > 0
+            && self.pending_count <= MAX_RECORDED_FRAMES
+            && self.make_record(leaf, join_height, self.pending_count).is_ok();
+        if !is_recorded {
+            self.make_shadow(leaf, join_height);
+            let _ = self.make_record(leaf, leaf_height, 0);
+        }
+        self.thread.current = self.number as u32;
+        Ok(leaf)
+    }
+
+    /// Makes the innermost word in which this stack and the one of the record differ a part of the
+    /// keys of this call site.
+    #[inline(never)]
+    fn learn_discriminator(&mut self, known: KnownFrame) {
+        /// Frames compared; 64, because stacks of one call site rarely differ only further out, and
+        /// comparing costs time.
+        const MAX_COMPARED: usize = 64;
+        let (thread, number) = (&*self.thread, self.number);
+        let words = self.process.tree.words();
+        let outside = (1..=known.height as usize).rev().map(|height| thread.shadow_at(number, height));
+        let outside = outside.map(|frame| (words.pc(frame.node()), frame.slot));
+        let pending = (0..self.pending_count).map(|index| thread.pending(index));
+        let present = pending.map(|frame| (frame.pc_number(), frame.slot)).chain(outside);
+        let mut expected = self.expected_node;
+        let mut differing = None;
+        for (pc_number, slot) in present.take(MAX_COMPARED) {
+            if expected == 0 || words.pc(expected) != pc_number {
+                differing = Some(slot);
+                break;
+            }
+            expected = words.parent(expected);
+        }
+        let Some(differing) = differing else { return };
+        let return_address = self.return_address(differing);
+        // The distance counts from sp, which is one word above the innermost return address.
+        let distance = differing.wrapping_sub(slot(self.thread, self.innermost.sp)).wrapping_sub(8);
+        let Some(discriminator) = Discriminator::new(distance, return_address) else { return };
+        let key = site_key(self.innermost.pc, self.innermost.sp);
+        let known = self.thread.discriminators(key);
+        if !known.iter().any(|known| known.bytes_above() == discriminator.bytes_above()) {
+            self.thread.set_discriminators(key, [discriminator, known[0]]);
+        }
+    }
+
+    /// The return address in this slot, which is a slot of a frame of the captured stack.
+    fn return_address(&self, slot: u32) -> u64 {
+        // SAFETY: the slots of pending frames and of the met shadow's frames lie on the thread's
+        // own stack, at or above the live innermost frame, and are multiples of 8.
+        unsafe { load(self.thread.slot_base.wrapping_add(slot.into())) }
+    }
+
+    /// Makes the record of this stack, whose innermost node is `leaf`: `count` pending frames
+    /// inside of the shadow's frame at `join_height`. A stack whose numbers do not fit the fields
+    /// of any record is left without one.
+    fn make_record(&mut self, leaf: u32, join_height: usize, count: usize) -> Result<(), NotRecordable> {
+        if join_height >= self.thread.sizes[self.number].end as usize {
+            return Ok(());
+        }
+        let join = *self.thread.shadow_at(self.number, join_height);
+        let CallSite { pc, sp, .. } = self.innermost;
+        let innermost_slot = slot(self.thread, sp);
+        let mut depends_on_fps = join.needs_fp();
+        let mut checks = [WordCheck::new(0, pc); RECORD_CHECKS];
+        for index in 0..count {
+            let frame = self.thread.pending(index);
+            depends_on_fps |= frame.depends_on_fp();
+            let words_above = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8);
+            let words_above = words_above.map_err(|_| NotRecordable)?;
+            // The innermost return address has its own field.
+            if let Some(check) = index.checked_sub(1).and_then(|index| checks.get_mut(index)) {
+                *check = WordCheck::new(words_above, self.return_address(frame.slot));
+            }
+        }
+        let Ok(height) = u16::try_from(join_height) else { return Ok(()) };
+        if pc >> 48 != 0 || join_height + count > u16::MAX.into() {
+            return Ok(());
+        }
+        let fp_check = match depends_on_fps {
+            true => Some(self.check_fps(&mut checks, count.saturating_sub(1), &join, count)?),
+            false => None,
+        };
+        let thread = &mut *self.thread;
+        // SAFETY: the innermost frame is live on the thread's own stack, so its sp lies in the
+        // readable range.
+        let key = unsafe { record_key(thread, site_key(pc, sp), sp) };
+        let old = thread.record(key);
+        if !old.is_empty() && !old.is_for(pc, innermost_slot) {
+            thread.count_replaced();
+        }
+        let join = Join { shadow: self.number, height, place: join.place() };
+        *thread.record_mut(key) = Record::new(pc, innermost_slot, leaf, join, checks, fp_check);
+        Ok(())
+    }
+
+    /// Adds to the `used` checks of a record the frame pointers on which the `count` pending frames
+    /// and the join depend.
+    #[inline(never)]
+    fn check_fps(
+        &self,
+        checks: &mut [WordCheck; RECORD_CHECKS],
+        mut used: usize,
+        join: &ShadowFrame,
+        count: usize,
+    ) -> Result<FpCheck, NotRecordable> {
+        /// The frame pointer that the frames found so far need in their innermost frame.
+        #[derive(PartialEq)]
+        enum NeededFp {
+            None,
+            OfJoin,
+            Value(u64),
+        }
+        const LAST: usize = RECORD_CHECKS - 1;
+
+        let pcs = self.process.pcs.entries();
+        let (mut source, mut outer_slot) = (FP_IN_REGISTER, join.slot);
+        let mut needed = if join.needs_fp() { NeededFp::OfJoin } else { NeededFp::None };
+        for index in (0..count).rev() {
+            let frame = self.thread.pending(index);
+            let rule = pcs.get(frame.pc_number() as usize).ok_or(NotRecordable)?.rule();
+            if !rule.is_plain() {
+                return Err(NotRecordable);
+            }
+            if rule.slot_below_cfa() != 0 && needed != NeededFp::None {
+                let address = frame_sp(self.thread, outer_slot).wrapping_sub(rule.slot_below_cfa());
+                let distance = address.wrapping_sub(self.innermost.sp.wrapping_sub(8)) / 8;
+                let words_above = u16::try_from(distance).map_err(|_| NotRecordable)?;
+                match needed {
+                    _ if words_above == FP_IN_REGISTER => return Err(NotRecordable),
+                    NeededFp::OfJoin => source = words_above,
+                    NeededFp::Value(fp) if used < LAST && fp >> 48 == 0 => {
+                        *checks.get_mut(used).ok_or(NotRecordable)? = WordCheck::new(words_above, fp);
+                        used += 1;
+                    }
+                    _ => return Err(NotRecordable),
+                }
+                needed = NeededFp::None;
+            }
+            if rule.is_from_fp() {
+                if needed != NeededFp::None {
+                    return Err(NotRecordable);
+                }
+                needed = NeededFp::Value(frame.fp);
+            }
+            outer_slot = frame.slot;
+        }
+        let in_register = match needed {
+            NeededFp::Value(fp) if fp == 0 || fp >> 48 != 0 => return Err(NotRecordable),
+            NeededFp::Value(fp) => fp,
+            _ => 0,
+        };
+        if used > LAST {
+            return Err(NotRecordable);
+        }
+        Ok(FpCheck::new(source, in_register))
+    }
+
+    /// Makes a shadow of this stack: the frames of the present shadow up to `known_height`, and the
+    /// pending frames, whose innermost node is `leaf`.
+    fn make_shadow(&mut self, leaf: u32, known_height: usize) {
+        let words = self.process.tree.words();
+        let count = self.pending_count;
+        if self.thread.sizes[self.number].end as usize != known_height + 1 {
+            // The shadow has more frames, which other stacks may still share: change a copy.
+            let next = (self.number + 1) % SHADOWS;
+            self.thread.copy_shadow(self.number, next, known_height);
+            self.number = next;
+        }
+        let number = self.number;
+        self.thread.common.cut(number, known_height as u32);
+        let mut node = leaf;
+        let needs_fp = known_height > 0 && self.thread.shadow_at(number, known_height).needs_fp();
+        let mut depends_on_fp = needs_fp;
+        for index in 0..count {
+            let frame = self.thread.pending(index);
+            depends_on_fp |= frame.depends_on_fp();
+            let pc = self.return_address(frame.slot);
+            let entry = known_height + count - index + SHADOW_PADDING;
+            // SAFETY: entry <= known_height + count + SHADOW_PADDING < room, as `intern_and_learn`
+            // has made sure.
+            *unsafe { self.thread.shadow_unchecked_mut(number, entry) } =
+                ShadowFrame::new(pc, frame.slot, node);
+            node = words.parent(node);
+        }
+        let thread = &mut *self.thread;
+        // The caller states the innermost frame's pc, which need not be on the stack.
+        thread.shadow_at_mut(number, known_height + count).pc = self.innermost.pc;
+        thread.sizes[number].end = (known_height + count + 1) as u32;
+        if known_height == 0 {
+            thread.sizes[number].extra_count = 0;
+            thread.fill_padding(number);
+        }
+        if depends_on_fp {
+            self.note_fps(known_height, needs_fp);
+        }
+    }
+
+    /// Adds frame pointers and extra checks to the frames of the new shadow inside of
+    /// `known_height`.
+    #[inline(never)]
+    fn note_fps(&mut self, known_height: usize, mut needs_fp: bool) {
+        let (thread, number, count) = (&mut *self.thread, self.number, self.pending_count);
+        let pcs = self.process.pcs.entries();
+        for index in (0..count).rev() {
+            let height = known_height + count - index;
+            let frame = thread.pending(index);
+            let outer_fp = match index + 1 < count {
+                true => thread.pending(index + 1).fp,
+                false if needs_fp => thread.shadow_fp_at(number, known_height),
+                false => 0,
+            };
+            let rule = pcs.get(frame.pc_number() as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
+            let outer = OuterFrame { needs_fp, fp: outer_fp };
+            let Some(needs) = note_extra_checks(thread, number, rule, height, frame, outer) else {
+                // No room for the checks: the shadow is valid only outside of here.
+                thread.sizes[number].end = height as u32;
+                return;
+            };
+            needs_fp = needs;
+            if needs_fp {
+                thread.shadow_at_mut(number, height).set_needs_fp();
+                thread.set_shadow_fp(number, height, frame.fp);
+            }
+        }
+    }
+}
+
+/// The frame outside of a frame whose step is noted.
+#[derive(Clone, Copy)]
+struct OuterFrame {
+    needs_fp: bool,
+    fp: u64,
+}
+
+/// Notes the words other than the return address that the step from the frame at `height` reads, as
+/// far as the outer frames depend on them. Returns true if the outer frames depend on this frame's
+/// own fp; `None` without memory for the checks.
+fn note_extra_checks(
+    thread: &mut ThreadState,
+    number: usize,
+    rule: Rule,
+    height: usize,
+    frame: PendingFrame,
+    outer: OuterFrame,
+) -> Option<bool> {
+    let cfa = match height {
+        0 | 1 => 0,
+        _ => frame_sp(thread, thread.shadow_at(number, height - 1).slot),
+    };
+    let sp = frame_sp(thread, frame.slot);
+    let slot_base = thread.slot_base;
+    let mut note = |address: u64, value: u64| {
+        let slot = address.wrapping_sub(slot_base) as u32;
+        thread.push_extra(number, ExtraCheck { value, slot, height: height as u32 })
+    };
+    match rule.kind() {
+        RuleKind::FromSp { saved_fp_below: None, .. } => Some(outer.needs_fp),
+        RuleKind::FromSp { saved_fp_below: Some(below), .. } => {
+            if outer.needs_fp {
+                note(cfa.wrapping_sub(below), outer.fp)?;
+            }
+            Some(false)
+        }
+        RuleKind::FromFp { saved_fp_below, .. } => {
+            if let (true, Some(below)) = (outer.needs_fp, saved_fp_below) {
+                note(cfa.wrapping_sub(below), outer.fp)?;
+            }
+            Some(true)
+        }
+        RuleKind::Realigned { slot_below_fp, fp_is_saved } => {
+            note(frame.fp.wrapping_sub(slot_below_fp), cfa)?;
+            if outer.needs_fp && fp_is_saved {
+                note(frame.fp, outer.fp)?;
+            }
+            Some(true)
+        }
+        RuleKind::NoTables => {
+            if cfa != sp {
+                if outer.needs_fp {
+                    note(frame.fp, outer.fp)?;
+                }
+            } else if may_be_frame_record(sp, frame.fp) {
+                // The outer frame is the mark for the end of the stack.
+                note(frame.fp.wrapping_add(8), outer.fp)?;
+            }
+            Some(true)
+        }
+        _ => Some(false),
+    }
+}

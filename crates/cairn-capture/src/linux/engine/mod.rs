@@ -1,0 +1,303 @@
+//! The hot path: this thread's stack as a number, by verification instead of walking.
+//!
+//! One step of a stack walk is a function of (pc, sp, fp) and of the stack words that it reads. So
+//! when the start equals one that was seen before, and all words that the steps from there read are
+//! unchanged, the rest of the stack is the same. This is exact, by induction over the frames.
+//! Comparing words is much cheaper than walking, because the loads do not depend on each other.
+//!
+//! ```text
+//!   innermost frame (pc, sp)
+//!        |   its record: up to six frames, as a list of words to compare
+//!        v
+//!   the join: a frame of a shadow (an earlier stack), at the same place
+//!        |   the shadow: all return addresses outside of the join, in one array, compared in one loop
+//!        v
+//!   outermost frame: the record's node is the answer
+//! ```
+//!
+//! When no record holds, [`step`] steps over the frames one by one, each by the packed rule of its
+//! pc, until one of them is in a shadow. Then [`learn`] takes their nodes from the tree and makes a
+//! record, and a shadow too when there were many frames.
+//!
+//! A record is found by (pc, sp) and up to two more stack words, in which stacks of the same call
+//! site differed before ([`record_key`]). Without these words a quarter of all captures in an
+//! interpreter find the wrong record; with them, one in two hundred does.
+//!
+//! The hot path returns [`NeedsWholeWalk`] for signal frames and for rows that do not fit a packed
+//! rule; then [`crate::linux::walk`] walks the stack.
+
+mod learn;
+mod step;
+
+use crate::CallSite;
+use crate::linux::index::MIX;
+use crate::linux::module_state::is_unloading;
+use crate::linux::process::Process;
+use crate::linux::thread::ThreadState;
+use crate::linux::thread::record::{Discriminator, FpCheck, LastCheck, PC_BITS, PC_TAG_BITS};
+use crate::linux::thread::shadow::{SHADOW_PADDING, SHADOW_RUN, ShadowFrame, TURN_FRAMES};
+
+/// The fast path cannot handle this stack.
+pub(crate) struct NeedsWholeWalk;
+
+/// Returns the node of the stack that starts at `site`.
+///
+/// # Safety
+///
+/// - `site` is a live frame of this thread, whose stack pointer lies on the stack of that frame.
+/// - Nothing writes the memory from there up to the top of the stack before this function returns.
+#[inline(always)]
+pub(crate) unsafe fn capture(
+    process: &Process,
+    thread: &mut ThreadState,
+    site: CallSite,
+) -> Result<u32, NeedsWholeWalk> {
+    // Computed first, because all loads depend on it.
+    let site_key = site_key(site.pc, site.sp);
+    let module_state = process.module_state.value();
+    if thread.module_state != module_state {
+        if is_unloading(module_state) {
+            return Err(NeedsWholeWalk);
+        }
+        thread.forget_modules(module_state);
+    }
+    if site.sp.wrapping_sub(thread.low) >= thread.high.wrapping_sub(thread.low)
+        && thread.enter_own_stack(site.sp).is_none()
+    {
+        // SAFETY: `site` is a live frame whose stack is not written meanwhile, as the caller
+        // promises.
+        return unsafe { step::capture_elsewhere(process, thread, site) };
+    }
+    // SAFETY: `site.sp` lies in thread.low..thread.high: either the comparison above or
+    // `enter_own_stack` found that.
+    let key = unsafe { record_key(thread, site_key, site.sp) };
+    // SAFETY: as for `record_key`, and the frame is live, as the caller promises.
+    if let Some(node) = unsafe { match_record(thread, key, site) } {
+        return Ok(node);
+    }
+    // SAFETY: as for `match_record`.
+    unsafe { step::step_and_learn(process, thread, key, site.pc, site.sp, site.fp) }
+}
+
+/// Returns the node of the record at `key`, if all words that it lists are unchanged.
+///
+/// # Safety
+///
+/// - `site` is a live frame on the thread's own stack: its sp lies in `thread.low..thread.high`.
+#[inline(always)]
+unsafe fn match_record(thread: &ThreadState, key: u64, site: CallSite) -> Option<u32> {
+    let record = thread.record(key);
+    let (number, height) = (record.shadow(), record.join_height());
+    if height >= thread.sizes[number].end {
+        return None;
+    }
+    // SAFETY: height < end, and `ShadowSize::end` is at most the room less the padding.
+    let join = unsafe { thread.shadow_unchecked(number, height as usize + SHADOW_PADDING) };
+    let is_elsewhere = (record.pc() ^ site.pc)
+        | u64::from(record.slot() ^ slot(thread, site.sp))
+        | (record.join_place() ^ join.place());
+    if is_elsewhere != 0 {
+        return None;
+    }
+    let return_address = site.sp.wrapping_sub(8);
+    let word = |words_above: u64| {
+        // SAFETY: the record was made for a frame at this slot of the same stack, and its words lie
+        // between that frame and the top, which does not move. The live frame is at the same place,
+        // so they are readable.
+        unsafe { load(return_address.wrapping_add(words_above * 8)) }
+    };
+    // SAFETY: the join lies at the place that the record names, at or above the live frame.
+    let mut difference = unsafe { shadow_difference(thread, number, height) };
+    for check in record.word_checks() {
+        difference |= word(check.words_above()) ^ check.value();
+    }
+    difference |= match record.last_check() {
+        LastCheck::Word(check) => word(check.words_above()) ^ check.value(),
+        LastCheck::Fps(check) => {
+            let join_fp = join.needs_fp().then(|| thread.shadow_fp_at(number, height as usize));
+            fp_difference(check, join_fp, site.fp, word)
+        }
+    };
+    (difference == 0).then_some(record.node())
+}
+
+/// Zero when the frame pointers are those that the record expects: `join_fp` in the join's frame,
+/// if that matters.
+#[inline(always)]
+fn fp_difference(check: FpCheck, join_fp: Option<u64>, fp: u64, word: impl Fn(u64) -> u64) -> u64 {
+    let mut difference = 0;
+    if let Some(join_fp) = join_fp {
+        difference |= check.join_words_above().map_or(fp, word) ^ join_fp;
+    }
+    if check.in_register() != 0 {
+        difference |= fp ^ check.in_register();
+    }
+    difference
+}
+
+/// Zero when all words are unchanged that the steps from the shadow's frame at `height` outwards
+/// read.
+///
+/// # Safety
+///
+/// - `height` is below the end of the shadow.
+/// - A live frame of this thread's own stack lies at or below the shadow's frame at `height`.
+#[inline(always)]
+unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
+    let end = height as usize + SHADOW_RUN;
+    let mut difference = 0;
+    if end <= TURN_FRAMES {
+        // All in one turn, as for most programs: whole runs, which need few branches.
+        let frames = thread.first_turn_of_shadow(number);
+        let mut start = end;
+        while start > SHADOW_RUN {
+            start -= SHADOW_RUN;
+            // SAFETY: start + SHADOW_RUN <= end <= TURN_FRAMES. The padding completes the last run.
+            for frame in unsafe { frames.get_unchecked(start..start + SHADOW_RUN) } {
+                // SAFETY: the frame is at `height` or outside of it, at or above the live frame
+                // that the caller promises.
+                difference |= unsafe { frame_difference(thread, frame) };
+            }
+        }
+    } else {
+        // SAFETY: the caller's promises are those that `deep_difference` asks for.
+        difference = unsafe { deep_difference(thread, number, height) };
+    }
+    if thread.sizes[number].extra_count > 0 {
+        // SAFETY: the caller's promises are those that `extra_difference` asks for.
+        difference |= unsafe { extra_difference(thread, number, height) };
+    }
+    difference
+}
+
+/// Zero when the frame's return address is unchanged.
+///
+/// # Safety
+///
+/// - A live frame of this thread's own stack lies at or below the shadow's frame.
+#[inline(always)]
+unsafe fn frame_difference(thread: &ThreadState, frame: &ShadowFrame) -> u64 {
+    // SAFETY: slots of shadows lie on this thread's own stack, whose top has not moved since;
+    // everything from a live frame up to the top is readable. Slots are multiples of 8, as the slot
+    // base is.
+    unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) ^ frame.pc }
+}
+
+/// Zero when the return addresses are unchanged, for a stack that takes more than one turn.
+///
+/// # Safety
+///
+/// - A live frame of this thread's own stack lies at or below the shadow's frame at `height`.
+#[inline(never)]
+unsafe fn deep_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
+    (1..=height).fold(0, |difference, height| {
+        let frame = thread.shadow_at(number, height as usize);
+        // SAFETY: outer frames lie above inner ones, and so above the live frame that the caller
+        // promises.
+        difference | unsafe { frame_difference(thread, frame) }
+    })
+}
+
+/// Zero when the words other than return addresses are unchanged.
+///
+/// # Safety
+///
+/// - A live frame of this thread's own stack lies at or below the shadow's frame at `height`.
+#[inline(never)]
+unsafe fn extra_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
+    let base = thread.slot_base;
+    let mut rest = thread.sizes[number].extra_count as usize;
+    // The checks of frames inside of `height` come last, and mostly there are none.
+    while rest > 0 && thread.extra(number, rest - 1).height > height {
+        rest -= 1;
+    }
+    let mut difference = 0;
+    for checks in thread.extras(number) {
+        let count = rest.min(checks.len());
+        for check in &checks[..count] {
+            // SAFETY: a step from a frame at or outside of `height` has read this word, above the
+            // live frame that the caller promises.
+            difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
+        }
+        rest -= count;
+        if rest == 0 {
+            break;
+        }
+    }
+    difference
+}
+
+/// The stack word at `address`.
+///
+/// # Safety
+///
+/// - `address` is readable and a multiple of 8.
+#[inline(always)]
+unsafe fn load(address: u64) -> u64 {
+    // Volatile, because the word may change between two captures without the compiler's knowledge.
+    // SAFETY: the caller promises an aligned, readable address; all bits are a value.
+    unsafe { (address as *const u64).read_volatile() }
+}
+
+/// The key of a record: the call site, and the stack words that distinguished its stacks.
+///
+/// # Safety
+///
+/// - `sp` lies in `thread.low..thread.high`.
+#[inline(always)]
+unsafe fn record_key(thread: &ThreadState, site_key: u64, sp: u64) -> u64 {
+    // A caller that breaks the ABI may have any stack pointer; the whole walk handles it.
+    let sp = sp & !7;
+    let part = |discriminator: Discriminator| {
+        let address = sp.wrapping_add(discriminator.bytes_above());
+        if address >= thread.high {
+            return 0;
+        }
+        // SAFETY: low <= address < high, and all three are multiples of 8. `low` begins a page, so
+        // rounding `sp` down stays above it.
+        discriminator.key_part(unsafe { load(address) })
+    };
+    // Branches, because they are predictable, and cost less than the loads: most call sites keep
+    // their discriminators.
+    let [newer, older] = thread.discriminators(site_key);
+    if newer.is_none() {
+        return site_key;
+    }
+    let mut key = site_key ^ part(newer);
+    if !older.is_none() {
+        key ^= part(older).rotate_left(32);
+    }
+    key.wrapping_mul(MIX)
+}
+
+/// The hash of a call site.
+#[inline(always)]
+fn site_key(pc: u64, sp: u64) -> u64 {
+    (pc ^ sp.rotate_left(29)).wrapping_mul(MIX)
+}
+
+/// The slot of the return address into the frame at `sp`.
+#[inline(always)]
+fn slot(thread: &ThreadState, sp: u64) -> u32 {
+    sp.wrapping_sub(8).wrapping_sub(thread.slot_base) as u32
+}
+
+/// The stack pointer of the frame whose return address is in this slot.
+fn frame_sp(thread: &ThreadState, slot: u32) -> u64 {
+    thread.slot_base.wrapping_add(slot.into()).wrapping_add(8)
+}
+
+/// The hash of an address in the pc cache. An odd factor can be undone, so the highest bits, which
+/// select the set, and the others, which are the tag, determine the address together.
+#[inline(always)]
+fn pc_hash(pc: u64) -> u64 {
+    pc.wrapping_mul(MIX << (u64::BITS - PC_BITS))
+}
+
+/// The tag of an address in its set, above the bits of a number.
+#[inline(always)]
+fn pc_tag(hash: u64) -> u64 {
+    hash << (PC_BITS - PC_TAG_BITS)
+}
+
+const _: () = assert!(MIX & 1 == 1);

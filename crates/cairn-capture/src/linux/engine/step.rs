@@ -1,0 +1,490 @@
+//! Stepping: finds the frames that no record covers, one by one, until a frame is in a shadow.
+//!
+//! Where no table covers the code, as in the output of a JIT compiler, a frame is stepped by its
+//! frame pointer or ends the stack, as in the whole walk. The mark for such an end is the outermost
+//! frame for the tree, the records and the shadows.
+
+use cairn_format::AbsoluteAddress;
+use cairn_unwind::Modules;
+
+use super::{NeedsWholeWalk, load, match_record, pc_hash, pc_tag, shadow_difference, slot};
+use crate::CallSite;
+use crate::linux::arch::{Rule, RuleKind};
+use crate::linux::modules::{KnownModules, LoadedModules};
+use crate::linux::own_memory;
+use crate::linux::pc_kind::PcKind;
+use crate::linux::pcs::NUMBER_BITS;
+use crate::linux::process::Process;
+use crate::linux::stack_memory::StackMemory;
+use crate::linux::thread::ThreadState;
+use crate::linux::thread::record::Record;
+use crate::linux::thread::shadow::{PendingFrame, SHADOW_PADDING, SHADOWS};
+
+/// A capture that steps over frames.
+pub(super) struct SteppedCapture<'a> {
+    pub(super) process: &'a Process,
+    pub(super) thread: &'a mut ThreadState,
+    /// The readable part of the stack that is stepped over.
+    memory: StackMemory,
+    pub(super) innermost: CallSite,
+    /// The outermost frame found, whose caller comes next.
+    frame: CallSite,
+    /// The number of frames stepped over; they are in the thread's `pending`.
+    pub(super) pending_count: usize,
+    /// The shadow to meet, and the height in it that is compared next, from the innermost frame
+    /// outwards.
+    pub(super) number: usize,
+    cursor: u32,
+    /// The lowest slot of the shadow's frames at the cursor and outside of it.
+    cursor_slot: u32,
+    /// The node of the record for this call site; 0 if there is none.
+    pub(super) expected_node: u32,
+}
+
+/// A frame whose node is known, by its height in the shadow; height 0 is outside of the outermost
+/// frame.
+#[derive(Clone, Copy)]
+pub(super) struct KnownFrame {
+    pub(super) node: u32,
+    pub(super) height: u32,
+}
+
+/// The second part of [`capture`](super::capture), for stacks without a matching record: steps,
+/// meets a shadow, learns.
+///
+/// # Safety
+///
+/// - The frame (pc, sp, fp) is live, and lies on the thread's own stack: sp is in
+///   `thread.low..thread.high`.
+#[inline(never)]
+pub(super) unsafe fn step_and_learn(
+    process: &Process,
+    thread: &mut ThreadState,
+    key: u64,
+    pc: u64,
+    sp: u64,
+    fp: u64,
+) -> Result<u32, NeedsWholeWalk> {
+    let site = CallSite { pc, sp, fp };
+    if !sp.is_multiple_of(8) {
+        return Err(NeedsWholeWalk);
+    }
+    let record = *thread.record(key);
+    let is_same_site = record.is_for(pc, slot(thread, sp));
+    if is_same_site && rebind_record(thread, key, &record) {
+        // SAFETY: the frame is live and on the thread's own stack, as the caller promises.
+        if let Some(node) = unsafe { match_record(thread, key, site) } {
+            return Ok(node);
+        }
+    }
+    let number = if is_same_site { record.shadow() } else { thread.current as usize % SHADOWS };
+    let mut capture = SteppedCapture {
+        process,
+        memory: thread.own_stack(),
+        innermost: site,
+        frame: site,
+        pending_count: 0,
+        number,
+        cursor: thread.sizes[number].end.saturating_sub(1),
+        cursor_slot: 0,
+        expected_node: if is_same_site { record.node() } else { 0 },
+        thread,
+    };
+    // SAFETY: the frame is live, and `memory` is the readable part of its stack.
+    let known = unsafe { capture.step_to_known()? };
+    capture.intern_and_learn(known)
+}
+
+/// Binds a record whose shadow was replaced to another shadow that has its join. False when there
+/// is none, or when the record's own shadow has it.
+fn rebind_record(thread: &mut ThreadState, key: u64, record: &Record) -> bool {
+    let (height, wanted) = (record.join_height(), record.join_place());
+    let has_join = |number: &usize| {
+        height < thread.sizes[*number].end && thread.shadow_at(*number, height as usize).place() == wanted
+    };
+    match (0..SHADOWS).find(has_join) {
+        Some(number) if !has_join(&record.shadow()) => {
+            thread.record_mut(key).set_shadow(number);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Captures a stack that is not the thread's own: a coroutine's, or a signal handler's.
+///
+/// The frames are stepped by packed rules, and nothing is learned: such memory may go away at any
+/// time. For the same reason the kernel is queried each time how far the memory is readable.
+///
+/// # Safety
+///
+/// - `site` is a live frame of this thread.
+/// - Nothing writes the memory from its sp up to the top of that stack before this function
+///   returns.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn capture_elsewhere(
+    process: &Process,
+    thread: &mut ThreadState,
+    site: CallSite,
+) -> Result<u32, NeedsWholeWalk> {
+    /// Pages probed at first; 4, because most coroutines have few frames, and probing costs time
+    /// for each page.
+    const FIRST_PAGES: usize = 4;
+    if !site.sp.is_multiple_of(8) {
+        return Err(NeedsWholeWalk);
+    }
+    let mut capture = SteppedCapture {
+        process,
+        memory: StackMemory::UNKNOWN,
+        innermost: site,
+        frame: site,
+        pending_count: 0,
+        number: 0,
+        cursor: 0,
+        cursor_slot: 0,
+        expected_node: 0,
+        thread,
+    };
+    for pages in [FIRST_PAGES, own_memory::PROBE_PAGES] {
+        capture.memory = StackMemory::elsewhere_in(site.sp, pages);
+        // SAFETY: the frame is live, as the caller promises, and `memory`, from its sp up, was
+        // readable a moment ago.
+        if unsafe { capture.step_to_end()? } {
+            let thread = &*capture.thread;
+            let numbers = (0..capture.pending_count).rev().map(|index| thread.pending(index).pc_number());
+            return process.intern(numbers).map_err(|_| NeedsWholeWalk);
+        }
+    }
+    Err(NeedsWholeWalk)
+}
+
+/// Steps by a plain rule; `None` for other rules, and where the caller's frame would not lie above
+/// on this stack.
+///
+/// # Safety
+///
+/// - `memory` is readable, and sp is a multiple of 8 at or above `memory.low`.
+#[inline(always)]
+unsafe fn plain_step(memory: StackMemory, rule: Rule, sp: u64, fp: u64) -> Option<CallSite> {
+    if !rule.is_plain() {
+        return None;
+    }
+    let base = if rule.is_from_fp() { fp } else { sp };
+    let cfa = base.wrapping_add(rule.cfa_offset());
+    // The return address lies between sp and the top, at a whole number of words from sp, as sp and
+    // the top do. One comparison covers all of this: the rotation makes a distance in parts of
+    // words huge.
+    let lowest = sp.wrapping_add(8);
+    if cfa.wrapping_sub(lowest).rotate_right(3) > memory.high.wrapping_sub(lowest) >> 3 {
+        return None;
+    }
+    // SAFETY: low <= sp <= cfa - 8 < high, a multiple of 8, by the comparison above.
+    let pc = unsafe { load(cfa - 8) };
+    let below = rule.slot_below_cfa();
+    if below == 0 {
+        return Some(CallSite { pc, sp: cfa, fp });
+    }
+    if below > cfa - memory.low {
+        return None;
+    }
+    // SAFETY: low <= cfa - below < high, since `below` is a multiple of 8 and at least 8.
+    let fp = unsafe { load(cfa - below) };
+    Some(CallSite { pc, sp: cfa, fp })
+}
+
+impl SteppedCapture<'_> {
+    /// Steps outwards until a frame is in the shadow, and all words outside of it are unchanged.
+    ///
+    /// # Safety
+    ///
+    /// - `self.frame` is a live frame on the thread's own stack, and `self.memory` is the readable
+    ///   part of that stack.
+    #[inline(always)]
+    unsafe fn step_to_known(&mut self) -> Result<KnownFrame, NeedsWholeWalk> {
+        loop {
+            if let Some(height) = self.meet_shadow() {
+                // SAFETY: the shadow's frame at `height` is the current frame, which lies at or
+                // above the live innermost one.
+                if unsafe { shadow_difference(self.thread, self.number, height) } == 0 {
+                    let node = self.thread.shadow_at(self.number, height as usize).node();
+                    return Ok(KnownFrame { node, height });
+                }
+                // A word outside has changed; no frame inside of it can be known.
+                // SAFETY: as for `shadow_difference`.
+                let changed = unsafe { innermost_change(self.thread, self.number, height) };
+                self.cursor = changed.saturating_sub(1);
+            }
+            let (pc_number, rule) = self.pc_number(self.frame.pc)?;
+            self.add_pending(pc_number, rule)?;
+            // SAFETY: `self.memory` is readable, and `self.frame.sp` lies in it: at first by this
+            // function's contract, later because `advance` checks it.
+            if unsafe { self.advance(rule)? }.is_none() {
+                return Ok(KnownFrame { node: 0, height: 0 });
+            }
+        }
+    }
+
+    /// The height of the current frame in the shadow, if it is there. Each height is compared once
+    /// in a capture.
+    #[inline(always)]
+    fn meet_shadow(&mut self) -> Option<u32> {
+        let slot = slot(self.thread, self.frame.sp);
+        if slot < self.cursor_slot { None } else { self.meet_shadow_at(slot) }
+    }
+
+    #[inline(always)]
+    fn meet_shadow_at(&mut self, slot: u32) -> Option<u32> {
+        while self.cursor > 0 {
+            // SAFETY: the cursor starts below the end of the shadow and only decreases;
+            // `ShadowSize::end` is at most the room less the padding.
+            let shadow =
+                *unsafe { self.thread.shadow_unchecked(self.number, self.cursor as usize + SHADOW_PADDING) };
+            self.cursor_slot = shadow.slot;
+            if shadow.slot > slot {
+                return None;
+            }
+            let height = self.cursor;
+            self.cursor -= 1;
+            if shadow.slot == slot {
+                let is_same = shadow.pc == self.frame.pc
+                    && (!shadow.needs_fp()
+                        || self.thread.shadow_fp_at(self.number, height as usize) == self.frame.fp);
+                return (is_same && !self.is_end_mark(height)).then_some(height);
+            }
+        }
+        self.cursor_slot = u32::MAX;
+        None
+    }
+
+    /// True when the shadow has no frame at this height, but the mark for its end, which repeats
+    /// the slot of the outermost frame.
+    #[inline(always)]
+    fn is_end_mark(&self, height: u32) -> bool {
+        height == 1
+            && self.thread.sizes[self.number].end > 2
+            && self.thread.shadow_at(self.number, 1).slot == self.thread.shadow_at(self.number, 2).slot
+    }
+
+    /// Moves to the caller of the current frame; `None` when it has none.
+    ///
+    /// # Safety
+    ///
+    /// - `self.memory` is readable, and `self.frame.sp` is a multiple of 8 at or above
+    ///   `self.memory.low`.
+    #[inline(always)]
+    unsafe fn advance(&mut self, rule: Rule) -> Result<Option<()>, NeedsWholeWalk> {
+        let CallSite { sp, fp, .. } = self.frame;
+        // SAFETY: the caller promises that `self.memory` is readable and that sp lies in it.
+        if let Some(caller) = unsafe { plain_step(self.memory, rule, sp, fp) } {
+            self.frame = caller;
+            return Ok(Some(()));
+        }
+        match rule.kind() {
+            RuleKind::EndOfStack => Ok(None),
+            RuleKind::Realigned { slot_below_fp, fp_is_saved } => {
+                // SAFETY: the caller promises that `self.memory` is readable.
+                self.frame = unsafe { self.realigned_step(slot_below_fp, fp_is_saved)? };
+                Ok(Some(()))
+            }
+            // SAFETY: the caller promises that `self.memory` is readable.
+            RuleKind::NoTables => unsafe { self.step_without_tables() },
+            _ => Err(NeedsWholeWalk),
+        }
+    }
+
+    /// Steps to the end of the stack; false where its readable memory ends before. A null return
+    /// address, which may mean several things, is left to the whole walk.
+    ///
+    /// # Safety
+    ///
+    /// - `self.innermost` is a live frame whose sp is `self.memory.low` or above, and `self.memory`
+    ///   is readable.
+    unsafe fn step_to_end(&mut self) -> Result<bool, NeedsWholeWalk> {
+        (self.frame, self.pending_count) = (self.innermost, 0);
+        loop {
+            let (pc_number, rule) = self.pc_number(self.frame.pc)?;
+            self.add_pending(pc_number, rule)?;
+            // SAFETY: `self.memory` is readable, and sp lies in it: at first by this function's
+            // contract, later because `advance` checks it.
+            match unsafe { self.advance(rule) } {
+                Ok(Some(())) if self.frame.pc != 0 => {}
+                Ok(None) => return Ok(true),
+                Err(NeedsWholeWalk) if rule.is_plain() => return Ok(false),
+                _ => return Err(NeedsWholeWalk),
+            }
+        }
+    }
+
+    /// Steps by the frame pointer, as the whole walk does where no table covers the code, if that
+    /// leads to code of a module.
+    ///
+    /// If not, the stack ends here with a mark, which becomes the outermost of the pending frames.
+    /// The mark has the slot of the last frame, and in place of a frame pointer the return address
+    /// that is not code.
+    ///
+    /// # Safety
+    ///
+    /// - `self.memory` is readable.
+    #[cold]
+    #[inline(never)]
+    unsafe fn step_without_tables(&mut self) -> Result<Option<()>, NeedsWholeWalk> {
+        let CallSite { pc, sp, fp } = self.frame;
+        if sp >= self.memory.high {
+            return Err(NeedsWholeWalk);
+        }
+        let mut return_address = 0;
+        if may_be_frame_record(sp, fp) {
+            // SAFETY: the caller promises that `self.memory` is readable; `load_checked` checks the
+            // address against it.
+            let found = unsafe { self.load_checked(fp.wrapping_add(8)) };
+            return_address = match found {
+                Ok(word) => word,
+                // A word outside of this stack is read through the kernel, and could not be
+                // compared in later captures.
+                Err(NeedsWholeWalk) if self.memory.is_own() => return Err(NeedsWholeWalk),
+                // A coroutine starts with the frame pointer of the code that created it.
+                Err(NeedsWholeWalk) => 0,
+            };
+            if return_address != 0 && LoadedModules.is_executable(AbsoluteAddress::new(return_address)) {
+                // SAFETY: as for the load above.
+                let caller_fp = unsafe { self.load_checked(fp)? };
+                self.frame = CallSite { pc: return_address, sp: fp.wrapping_add(16), fp: caller_fp };
+                return Ok(Some(()));
+            }
+        }
+        let mark = self.process.number(pc, PcKind::NoUnwindInfo).ok_or(NeedsWholeWalk)?;
+        self.add_pending(mark, Rule::NEEDS_FULL_EVALUATION)?;
+        self.thread.pending_mut(self.pending_count - 1).fp = return_address;
+        Ok(None)
+    }
+
+    /// Steps from a function that has realigned its stack.
+    ///
+    /// # Safety
+    ///
+    /// - `self.memory` is readable.
+    #[cold]
+    unsafe fn realigned_step(
+        &self,
+        slot_below_fp: u64,
+        fp_is_saved: bool,
+    ) -> Result<CallSite, NeedsWholeWalk> {
+        let CallSite { sp, fp, .. } = self.frame;
+        // SAFETY: the caller promises that `self.memory` is readable; `load_checked` checks the
+        // address against it.
+        let cfa = unsafe { self.load_checked(fp.wrapping_sub(slot_below_fp))? };
+        if cfa <= sp {
+            return Err(NeedsWholeWalk);
+        }
+        // SAFETY: as for the load above.
+        let pc = unsafe { self.load_checked(cfa.wrapping_sub(8))? };
+        // SAFETY: as for the load above.
+        let fp = if fp_is_saved { unsafe { self.load_checked(fp)? } } else { fp };
+        Ok(CallSite { pc, sp: cfa, fp })
+    }
+
+    /// The stack word at `address`, if it lies in `self.memory`.
+    ///
+    /// # Safety
+    ///
+    /// - `self.memory` is readable.
+    unsafe fn load_checked(&self, address: u64) -> Result<u64, NeedsWholeWalk> {
+        if address < self.memory.low
+            || address > self.memory.high.wrapping_sub(8)
+            || !address.is_multiple_of(8)
+        {
+            return Err(NeedsWholeWalk);
+        }
+        // SAFETY: low <= address <= high - 8, and a multiple of 8; the caller promises that this
+        // memory is readable.
+        Ok(unsafe { load(address) })
+    }
+
+    #[inline(always)]
+    fn add_pending(&mut self, pc_number: u32, rule: Rule) -> Result<(), NeedsWholeWalk> {
+        let slot = slot(self.thread, self.frame.sp);
+        if self.pending_count >= self.thread.room() {
+            self.thread.make_room().ok_or(NeedsWholeWalk)?;
+        }
+        // SAFETY: pending_count < room: compared above, and `make_room` enlarges the room by more
+        // than one frame.
+        *unsafe { self.thread.pending_unchecked_mut(self.pending_count) } =
+            PendingFrame::new(pc_number, slot, self.frame.fp, rule.depends_on_fp());
+        self.pending_count += 1;
+        Ok(())
+    }
+
+    /// The number of a return address, and its rule.
+    #[inline(always)]
+    fn pc_number(&mut self, pc: u64) -> Result<(u32, Rule), NeedsWholeWalk> {
+        let hash = pc_hash(pc);
+        let tag = pc_tag(hash);
+        let set = self.thread.pc_set(hash);
+        for (way, rule) in set.ways.iter().zip(set.rules) {
+            if (way ^ tag) >> NUMBER_BITS == 0 && *way != 0 {
+                return Ok(((way & ((1 << NUMBER_BITS) - 1)) as u32, Rule::from_bits(rule)));
+            }
+        }
+        let (number, rule) = number_of_uncached(self.process, &mut self.thread.modules, pc)?;
+        let set = self.thread.pc_set(hash);
+        let is_full = set.ways[1] != 0;
+        set.ways = [tag | u64::from(number), set.ways[0]];
+        set.rules = [rule.bits(), set.rules[0]];
+        if is_full {
+            self.thread.count_replaced();
+        }
+        Ok((number, rule))
+    }
+}
+
+/// Returns the greatest height, up to `height`, whose word has changed, after [`shadow_difference`]
+/// was not zero.
+///
+/// Without it a stack that has moved would be compared again at every frame, at quadratic cost.
+///
+/// # Safety
+///
+/// - A live frame of this thread's own stack lies at or below the shadow's frame at `height`.
+#[cold]
+unsafe fn innermost_change(thread: &ThreadState, number: usize, height: u32) -> u32 {
+    let base = thread.slot_base;
+    let is_changed = |slot: u32, value: u64| {
+        // SAFETY: slots of shadows lie on this thread's own stack; these are at or outside of
+        // `height`, above a live frame.
+        unsafe { load(base.wrapping_add(slot.into())) != value }
+    };
+    let changed_return_address = (1..=height).rev().find(|&height| {
+        let frame = thread.shadow_at(number, height as usize);
+        is_changed(frame.slot, frame.pc)
+    });
+    let changed_extra = (0..thread.sizes[number].extra_count as usize)
+        .map(|index| thread.extra(number, index))
+        .filter(|check| check.height <= height && is_changed(check.slot, check.value))
+        .map(|check| check.height)
+        .max();
+    changed_return_address.max(changed_extra).unwrap_or(height)
+}
+
+/// True when a frame record at `fp` could belong to the frame at `sp` or to one further out.
+pub(super) fn may_be_frame_record(sp: u64, fp: u64) -> bool {
+    fp >= sp && fp.is_multiple_of(8) && fp.checked_add(16).is_some()
+}
+
+/// Numbers a return address that this thread's cache does not contain.
+#[cold]
+#[inline(never)]
+fn number_of_uncached(
+    process: &Process,
+    modules: &mut KnownModules,
+    pc: u64,
+) -> Result<(u32, Rule), NeedsWholeWalk> {
+    let pcs = &process.pcs;
+    let searched = pcs.tables();
+    if let Some(number) = pcs.number(pc, PcKind::ReturnAddress) {
+        return Ok((number, pcs.entries().get(number as usize).ok_or(NeedsWholeWalk)?.rule()));
+    }
+    let (rule, identity) = modules.rule_and_identity(pc, &process.module_state);
+    let number = pcs.add(pc, PcKind::ReturnAddress, rule, identity, searched);
+    Ok((number.ok_or(NeedsWholeWalk)?, rule))
+}

@@ -1,0 +1,241 @@
+//! Maps memory from the kernel: the only source of memory in this crate.
+//!
+//! `mmap` is a plain system call without locks or an allocator behind it, so it may be used inside
+//! malloc and in signal handlers. Memory that other threads may use is never unmapped: ids and
+//! caches refer to it until the process ends.
+
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// Mappings of at least this size are excluded from core dumps. Most of them is never touched, and
+/// a debugger's dump of the process would contain a gigabyte of zeros. The mappings of threads are
+/// smaller, and cost no further system call.
+const LARGE_BYTES: usize = 16 << 20;
+
+/// A mapping of this crate; the address is 0 once it was unmapped.
+struct OwnPiece {
+    address: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// The mappings of this crate, so that a recorder can separate them from the program's memory.
+/// Entries are reused only after [`drop_released_entries`].
+static PIECES: [OwnPiece; MAX_PIECES] =
+    [const { OwnPiece { address: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; MAX_PIECES];
+/// Entries of the list; 500, enough for some 400 threads.
+const MAX_PIECES: usize = 500;
+/// Number of all mappings so far, including those without an entry.
+static PIECES_MADE: AtomicUsize = AtomicUsize::new(0);
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
+
+fn note(address: usize, bytes: usize) {
+    let index = PIECES_MADE.fetch_add(1, Ordering::Relaxed);
+    if let Some(piece) = PIECES.get(index) {
+        piece.bytes.store(bytes, Ordering::Relaxed);
+        piece.address.store(address, Ordering::Release);
+    }
+    CHANGES.fetch_add(1, Ordering::Release);
+}
+
+/// Notes that the mapping that ended at `end` has grown.
+fn note_growth(end: usize, more: usize) {
+    for piece in PIECES.iter().take(PIECES_MADE.load(Ordering::Relaxed)) {
+        let (start, bytes) = (piece.address.load(Ordering::Acquire), piece.bytes.load(Ordering::Relaxed));
+        if start != 0 && start.wrapping_add(bytes) == end {
+            piece.bytes.store(bytes + more, Ordering::Relaxed);
+        }
+    }
+    CHANGES.fetch_add(1, Ordering::Release);
+}
+
+/// Notes that a mapping, or its end, was unmapped.
+fn note_release(address: usize) {
+    for piece in PIECES.iter().take(PIECES_MADE.load(Ordering::Relaxed)) {
+        let (start, bytes) = (piece.address.load(Ordering::Acquire), piece.bytes.load(Ordering::Relaxed));
+        if start == address {
+            piece.address.store(0, Ordering::Relaxed);
+        } else if start != 0 && (start..start.saturating_add(bytes)).contains(&address) {
+            piece.bytes.store(address - start, Ordering::Relaxed);
+        }
+    }
+    CHANGES.fetch_add(1, Ordering::Release);
+}
+
+/// Frees the entries of unmapped memory for later mappings.
+///
+/// # Safety
+///
+/// - No other thread runs a function of this module meanwhile.
+pub(crate) unsafe fn drop_released_entries() {
+    let made = PIECES_MADE.load(Ordering::Relaxed);
+    if made > MAX_PIECES {
+        // There are mappings without an entry, and the count must continue to show that.
+        return;
+    }
+    let mut left = 0;
+    for piece in PIECES.iter().take(made) {
+        let address = piece.address.load(Ordering::Relaxed);
+        if address == 0 {
+            continue;
+        }
+        let bytes = piece.bytes.load(Ordering::Relaxed);
+        piece.address.store(0, Ordering::Relaxed);
+        if let Some(place) = PIECES.get(left) {
+            place.bytes.store(bytes, Ordering::Relaxed);
+            place.address.store(address, Ordering::Release);
+        }
+        left += 1;
+    }
+    PIECES_MADE.store(left, Ordering::Release);
+    CHANGES.fetch_add(1, Ordering::Release);
+}
+
+/// Returns a number that changes whenever the answer of [`own_memory`] may have changed.
+#[must_use]
+pub fn own_memory_changes() -> usize {
+    CHANGES.load(Ordering::Acquire)
+}
+
+/// Passes the address and the size in bytes of each mapping of this crate to `visit`; most of that
+/// memory is never touched.
+///
+/// Returns false when the list of mappings is incomplete, because it has too many.
+pub fn own_memory(mut visit: impl FnMut(usize, usize)) -> bool {
+    let made = PIECES_MADE.load(Ordering::Relaxed);
+    for piece in PIECES.iter().take(made) {
+        let address = piece.address.load(Ordering::Acquire);
+        if address != 0 {
+            visit(address, piece.bytes.load(Ordering::Relaxed));
+        }
+    }
+    made <= MAX_PIECES
+}
+
+/// Maps `bytes` of zeroed memory, which take physical memory only once they are touched. `None`
+/// when the kernel refuses, as under a limit of the address space.
+pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+    let saved_errno = errno();
+    // SAFETY: an anonymous mapping without MAP_FIXED replaces no existing memory.
+    let address = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        // The watched program must not see an error that it did not cause.
+        set_errno(saved_errno);
+        return None;
+    }
+    // SAFETY: the advice changes only whether core dumps contain the mapping from above. A kernel
+    // that does not support it returns an error.
+    if bytes >= LARGE_BYTES && unsafe { libc::madvise(address, bytes, libc::MADV_DONTDUMP) } != 0 {
+        set_errno(saved_errno);
+    }
+    note(address as usize, bytes);
+    NonNull::new(address.cast())
+}
+
+/// Maps memory as [`reserve`] does, at an address where it can grow ([`extend`]).
+///
+/// The address lies `distance` below the one that the kernel chooses, or half, a quarter and so on
+/// of that, down to `min_distance`. Where none of these is free, it is the kernel's choice.
+pub(crate) fn reserve_apart(bytes: usize, distance: usize, min_distance: usize) -> Option<NonNull<u8>> {
+    let saved_errno = errno();
+    let map_at = |hint: usize| {
+        // SAFETY: an anonymous mapping without MAP_FIXED replaces no existing memory; where the
+        // hint is not free, the kernel ignores it.
+        let address = unsafe {
+            libc::mmap(
+                ptr::without_provenance_mut(hint),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        Some(address).filter(|&address| address != libc::MAP_FAILED)
+    };
+    let found = map_at(0).map(|near| {
+        let mut distance = distance;
+        while distance >= min_distance.max(1) {
+            let wanted = (near as usize).checked_sub(distance).filter(|&at| at >= distance);
+            if let Some(wanted) = wanted.map(|at| at & !(ALIGNMENT - 1)) {
+                // Where a limit of the address space forbids a second mapping, the first one is
+                // used.
+                let Some(got) = map_at(wanted) else { break };
+                let is_there = got as usize == wanted;
+                // SAFETY: one of the two mappings made above, of `bytes` bytes, to which nothing
+                // else refers.
+                unsafe { libc::munmap(if is_there { near } else { got }, bytes) };
+                if is_there {
+                    return got;
+                }
+            }
+            distance /= 2;
+        }
+        near
+    });
+    if let Some(address) = found {
+        // SAFETY: the advice changes only whether core dumps contain the mapping from above, and
+        // what is added to it later.
+        unsafe { libc::madvise(address, bytes, libc::MADV_DONTDUMP) };
+        note(address as usize, bytes);
+    }
+    // The watched program must not see an error that it did not cause.
+    set_errno(saved_errno);
+    NonNull::new(found?.cast())
+}
+
+/// Alignment of the addresses chosen by [`reserve_apart`]: a huge page.
+const ALIGNMENT: usize = 1 << 21;
+
+/// Extends the mapping that ends at `end` in place, by whole pages. Returns false where another
+/// mapping follows, or another thread has extended it meanwhile.
+pub(crate) fn extend(end: usize, more: usize) -> bool {
+    let saved_errno = errno();
+    let from = end - PAGE_BYTES;
+    // SAFETY: without flags, mremap neither moves a mapping nor replaces another one; it only
+    // extends the page before `end`, the last one of a mapping of this crate.
+    let result = unsafe { libc::syscall(libc::SYS_mremap, from, PAGE_BYTES, PAGE_BYTES + more, 0) };
+    set_errno(saved_errno);
+    let is_extended = result != -1;
+    if is_extended {
+        note_growth(end, more);
+    }
+    is_extended
+}
+
+/// Bytes of a page; 64 KiB, the largest page of all supported systems.
+pub(crate) const PAGE_BYTES: usize = 1 << 16;
+
+/// Unmaps a mapping, or the end of one.
+///
+/// # Safety
+///
+/// - `address` begins a page, and all pages of the `bytes` bytes from there belong to one mapping
+///   of this module.
+/// - No pointer into them is used afterwards.
+pub(crate) unsafe fn release(address: NonNull<u8>, bytes: usize) {
+    let saved_errno = errno();
+    note_release(address.as_ptr() as usize);
+    // SAFETY: the caller promises that the range is a mapping of this module to which nothing
+    // refers.
+    unsafe { libc::munmap(address.as_ptr().cast(), bytes) };
+    set_errno(saved_errno);
+}
+
+fn errno() -> libc::c_int {
+    // SAFETY: the pointer to this thread's errno is valid while the thread runs.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(value: libc::c_int) {
+    // SAFETY: the pointer to this thread's errno is valid while the thread runs.
+    unsafe { *libc::__errno_location() = value }
+}

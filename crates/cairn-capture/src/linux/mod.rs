@@ -1,0 +1,53 @@
+//! Captures on Linux.
+//!
+//! Dependencies point downwards:
+//!
+//! ```text
+//!   entry  stack  table  text  thread_memory      the public API
+//!   engine                                        the hot path
+//!   thread  walk                                  the state of a thread; whole walks
+//!   process                                       the state of the process
+//!   tree  pcs  modules  headerless                stacks, addresses, and where unwind tables lie
+//!   index  region  stack_memory  stack_bounds     tables that grow; readable memory
+//!   arch  mapping  own_memory  thread_pointer     the processor and the kernel
+//! ```
+
+mod arch;
+#[cfg(target_arch = "aarch64")]
+use arch::engine;
+#[cfg(target_arch = "x86_64")]
+mod engine;
+mod entry;
+mod headerless;
+mod index;
+mod mapping;
+mod module_state;
+mod modules;
+mod own_memory;
+mod pc_kind;
+mod pcs;
+mod process;
+mod region;
+mod stack;
+mod stack_bounds;
+mod stack_memory;
+mod table;
+mod text;
+mod thread;
+mod thread_memory;
+mod thread_pointer;
+mod tree;
+mod walk;
+
+pub use arch::cairn_capture_here;
+pub(crate) use arch::{address_mask, interrupted_call_site};
+pub use entry::{Statistics, capture, capture_at, capture_interrupted, statistics};
+pub use mapping::{own_memory, own_memory_changes};
+pub use own_memory::read_bytes as read_own_memory;
+pub use process::{after_fork_in_child, forget_stacks, take_less_room, while_unloading};
+pub use stack::{Frames, Stack, StackId};
+pub use table::{
+    FrameId, LoadedModule, ModuleIdentity, NewStacks, StackCursor, StackRow, observe_new_stacks,
+};
+pub use text::WriteError;
+pub use thread_memory::ThreadMemory;

@@ -1,0 +1,177 @@
+//! The state that all threads share, and the functions that change all of it.
+//!
+//! [`process`] is the only way to the one instance. It is called where a capture enters and where
+//! the public API starts; all other code receives a reference as an argument.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::linux::arch::Rule;
+use crate::linux::module_state::ModuleState;
+use crate::linux::modules::{identity_at, rule_of};
+use crate::linux::pc_kind::PcKind;
+use crate::linux::pcs::Pcs;
+use crate::linux::tree::{Tree, TreeFull};
+use crate::linux::{mapping, thread};
+
+/// The stacks and addresses of this process.
+pub(crate) struct Process {
+    pub(crate) tree: Tree,
+    pub(crate) pcs: Pcs,
+    pub(crate) module_state: ModuleState,
+    /// Captures for which there was no room.
+    lost: AtomicU32,
+    /// Captures that the hot path could not answer.
+    whole_walks: AtomicU64,
+}
+
+static PROCESS: Process = Process {
+    tree: Tree::new(),
+    pcs: Pcs::new(),
+    module_state: ModuleState::new(),
+    lost: AtomicU32::new(0),
+    whole_walks: AtomicU64::new(0),
+};
+
+/// The state of this process.
+#[inline(always)]
+pub(crate) fn process() -> &'static Process {
+    &PROCESS
+}
+
+impl Process {
+    /// The number of an address, which is added if it is new. `None` when there is no memory left.
+    pub(crate) fn number(&self, pc: u64, kind: PcKind) -> Option<u32> {
+        let rule = || match kind {
+            PcKind::ReturnAddress => rule_of(pc),
+            _ => Rule::NEEDS_FULL_EVALUATION,
+        };
+        if self.module_state.is_unloading() {
+            let identity = identity_at(pc, kind, &self.module_state);
+            return self.pcs.number_during_unload(pc, kind, rule, identity);
+        }
+        let add = || self.pcs.add(pc, kind, rule(), identity_at(pc, kind, &self.module_state), 0);
+        self.pcs.number(pc, kind).or_else(add)
+    }
+
+    /// The node of the stack with these pc numbers, outermost first.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeFull`] when memory ran out.
+    pub(crate) fn intern(
+        &self,
+        numbers: impl ExactSizeIterator<Item = u32> + Clone,
+    ) -> Result<u32, TreeFull> {
+        self.tree.descend(0, numbers)
+    }
+
+    /// Counts a capture that was lost.
+    pub(crate) fn count_lost(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a whole walk.
+    pub(crate) fn count_whole_walk(&self) {
+        self.whole_walks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts so far: of lost captures and of whole walks.
+    pub(crate) fn counts(&self) -> (u32, u64) {
+        (self.lost.load(Ordering::Relaxed), self.whole_walks.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of memory that hold all stacks.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.tree.memory_bytes() + self.pcs.memory_bytes()
+    }
+}
+
+/// Limits the address space that stacks take from now on.
+///
+/// Call it before the program limits its address space to `limit_bytes`, or locks all of its
+/// memory. Fewer new stacks fit afterwards. Safe wherever a capture is.
+pub fn take_less_room(limit_bytes: u64) {
+    /// Divisors of the limit: the largest parts that the two tables may take.
+    const TREE_SHARE: u64 = 16;
+    const PCS_SHARE: u64 = 32;
+    let share = |of: u64| usize::try_from(limit_bytes / of).unwrap_or(usize::MAX);
+    process().tree.shrink(share(TREE_SHARE));
+    process().pcs.shrink(share(PCS_SHARE));
+}
+
+/// Forgets all stacks and unmaps their memory. Numbers start from the beginning again.
+///
+/// A recorder calls it when it leaves a process that continues to run. Each later visit brings new
+/// stacks, of modules that were loaded meanwhile, and without this call the table would grow with
+/// each visit. Modules may be unloaded between two visits without [`while_unloading`].
+///
+/// # Safety
+///
+/// - No other thread runs before it returns, and none was stopped inside a capture or another
+///   function of this crate.
+/// - No [`StackId`](crate::StackId), frame or [`StackCursor`](crate::StackCursor) from before is
+///   used afterwards.
+pub unsafe fn forget_stacks() {
+    let process = process();
+    process.module_state.invalidate();
+    // SAFETY: the caller promises that no other thread runs or was stopped in this crate, and that
+    // nothing refers to the tables.
+    unsafe {
+        thread::forget_all();
+        process.tree.release();
+        process.pcs.release();
+        mapping::drop_released_entries();
+    }
+}
+
+/// Runs `unload`, which may unload modules, and invalidates everything that was learned of them.
+///
+/// Wrap every call of `dlclose` in this; a program that interposes `dlclose` wraps them all. Other
+/// modules may be loaded to the same addresses at once. Captures in other threads continue
+/// meanwhile, without caches.
+///
+/// ```no_run
+/// # let handle = std::ptr::null_mut();
+/// // SAFETY: a handle from dlopen that is not used any more.
+/// let status = cairn_capture::while_unloading(|| unsafe { libc::dlclose(handle) });
+/// ```
+pub fn while_unloading<R>(unload: impl FnOnce() -> R) -> R {
+    let process = process();
+    process.module_state.begin_unload();
+    let result = unload();
+    process.pcs.forget_unloaded();
+    process.module_state.end_unload();
+    result
+}
+
+/// Takes over, in a forked child, the memory of the parent's other threads, and ends their unloads.
+///
+/// Captures in a child work without it. But each new thread then takes new memory; and if another
+/// thread of the parent was unloading a module at the moment of the fork, all captures of the child
+/// are whole walks. Nothing in this crate holds a lock, so nothing has to be done before a fork, or
+/// in the parent. A `vfork` child must not call it.
+///
+/// ```
+/// extern "C" fn in_child() {
+///     // SAFETY: called in a child of `fork`, before it can have started a thread.
+///     unsafe { cairn_capture::after_fork_in_child() };
+/// }
+/// // SAFETY: registers a function that lives as long as the program.
+/// unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+/// ```
+///
+/// # Safety
+///
+/// - The calling thread is the only one of its process, and the process shares its memory with no
+///   other one.
+pub unsafe fn after_fork_in_child() {
+    let process = process();
+    // If this thread itself unloads a module around the fork, `end_unload` finds no unload in
+    // progress, and accepts that.
+    if process.module_state.is_unloading() {
+        process.pcs.forget_unloaded();
+        process.module_state.end_all_unloads();
+    }
+    // SAFETY: the caller promises that this thread is the only one with access to this memory.
+    unsafe { thread::take_over_after_fork() };
+}

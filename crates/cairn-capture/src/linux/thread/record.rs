@@ -1,0 +1,327 @@
+//! Records: whole stacks as short lists of comparisons, and the tables in which a thread finds
+//! them.
+
+use crate::linux::pcs::NUMBER_BITS;
+use crate::linux::thread::shadow::SHADOWS;
+
+/// The hash tables of one thread, with `COUNT` entries each.
+#[repr(C)]
+pub(crate) struct HashTables<const COUNT: usize> {
+    /// The stack words that distinguish the stacks of each call site; see `engine::record_key`.
+    /// They come first, to share a page with the hot fields of the thread's state.
+    pub(super) discriminators: [[Discriminator; 2]; COUNT],
+    pub(super) records: [Record; COUNT],
+    pub(super) pc_sets: [PcSet; COUNT],
+}
+
+/// Entries in each table of a new thread: 512 records take 32 KiB and hold the stacks of most
+/// threads.
+pub(super) const FIRST_COUNT: usize = 1 << 9;
+/// Replaced entries after which a thread gets large tables. A compiler uses thousands of stacks at
+/// any time, and walking one costs twenty times as much as a record.
+pub(super) const MANY_REPLACED: u32 = 8 * FIRST_COUNT as u32;
+/// Entries in each large table.
+pub(super) const LARGE_COUNT: usize = 8 * FIRST_COUNT;
+
+/// Bits of a code address in user space.
+pub(crate) const PC_BITS: u32 = 47;
+/// Bits of an address hash that distinguish the addresses of one set; the others select the set.
+pub(crate) const PC_TAG_BITS: u32 = PC_BITS - FIRST_COUNT.ilog2();
+const _: () = assert!(NUMBER_BITS + PC_TAG_BITS == u64::BITS);
+
+/// A whole stack as a list of comparisons, in one cache line: if all of them hold,
+/// [`node`](Self::node) is the answer.
+///
+/// The record compares the innermost frames one by one. They end at the *join*, a frame of a
+/// shadow, which covers the rest of the stack. Where a frame's place depends on a frame pointer,
+/// the words that hold that frame pointer are compared as well.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct Record {
+    /// `| return address into the innermost frame: 48 | height of the join: 16 |`
+    pc_and_height: u64,
+    /// `| node of the answer: 32 | slot of the innermost frame: 32 |`; see [`place`].
+    leaf: u64,
+    /// `| node of the join: 32 | slot of the join: 29 | DEPENDS_ON_FPS: 1 | shadow number: 2 |`.
+    /// Slots are multiples of 8.
+    join: u64,
+    /// Unused checks repeat the innermost return address, so that their number is constant. With
+    /// `DEPENDS_ON_FPS` the last one is an [`FpCheck`].
+    checks: [WordCheck; RECORD_CHECKS],
+}
+
+/// Stack words that one record compares: as many as fill its cache line.
+pub(crate) const RECORD_CHECKS: usize = 5;
+/// Flag of [`Record::join`].
+const DEPENDS_ON_FPS: u64 = 4;
+/// The bits of [`Record::join`] that number the shadow.
+const SHADOW_NUMBER: u64 = SHADOWS as u64 - 1;
+const _: () = assert!(SHADOWS.is_power_of_two() && SHADOW_NUMBER < DEPENDS_ON_FPS && DEPENDS_ON_FPS < 8);
+const _: () = assert!(size_of::<Record>() == 64);
+
+/// Where a record's frames meet a shadow.
+#[derive(Clone, Copy)]
+pub(crate) struct Join {
+    /// Number of the shadow.
+    pub(crate) shadow: usize,
+    pub(crate) height: u16,
+    /// Slot and node that the shadow has at that height; see [`place`].
+    pub(crate) place: u64,
+}
+
+impl Record {
+    pub(super) const NONE: Self =
+        Self { pc_and_height: 0, leaf: 0, join: 0, checks: [WordCheck(0); RECORD_CHECKS] };
+
+    /// Describes the stack with node `node`, whose innermost frame lies at `slot` and returns to
+    /// `pc`.
+    pub(crate) fn new(
+        pc: u64,
+        slot: u32,
+        node: u32,
+        join: Join,
+        checks: [WordCheck; RECORD_CHECKS],
+        fp_check: Option<FpCheck>,
+    ) -> Self {
+        let flag = if fp_check.is_some() { DEPENDS_ON_FPS } else { 0 };
+        let mut record = Self {
+            pc_and_height: pc << 16 | u64::from(join.height),
+            leaf: place(slot, node),
+            join: join.place | flag | join.shadow as u64,
+            checks,
+        };
+        if let Some(fp_check) = fp_check {
+            record.checks[RECORD_CHECKS - 1] = WordCheck(fp_check.0);
+        }
+        record
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.leaf == 0
+    }
+
+    /// The return address into the innermost frame.
+    #[inline(always)]
+    pub(crate) fn pc(&self) -> u64 {
+        self.pc_and_height >> 16
+    }
+
+    /// The slot of the innermost frame.
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> u32 {
+        self.leaf as u32
+    }
+
+    /// The node of the innermost frame, which is the answer; 0 for an empty record.
+    #[inline(always)]
+    pub(crate) fn node(&self) -> u32 {
+        (self.leaf >> 32) as u32
+    }
+
+    /// True for a record of a frame with this return address in this slot.
+    #[inline(always)]
+    pub(crate) fn is_for(&self, pc: u64, slot: u32) -> bool {
+        self.pc() == pc && self.slot() == slot
+    }
+
+    /// The number of the shadow that covers the outer frames.
+    #[inline(always)]
+    pub(crate) fn shadow(&self) -> usize {
+        (self.join & SHADOW_NUMBER) as usize
+    }
+
+    /// Binds the record to another shadow that has the same join.
+    pub(crate) fn set_shadow(&mut self, number: usize) {
+        self.join = self.join & !SHADOW_NUMBER | number as u64;
+    }
+
+    /// The height of the join in the shadow.
+    #[inline(always)]
+    pub(crate) fn join_height(&self) -> u32 {
+        u32::from(self.pc_and_height as u16)
+    }
+
+    /// Slot and node that the shadow must have at the join; see [`place`].
+    #[inline(always)]
+    pub(crate) fn join_place(&self) -> u64 {
+        self.join & !(SHADOW_NUMBER | DEPENDS_ON_FPS)
+    }
+
+    /// The comparisons that every record has.
+    #[inline(always)]
+    pub(crate) fn word_checks(&self) -> impl Iterator<Item = WordCheck> {
+        let [checks @ .., _] = self.checks;
+        checks.into_iter()
+    }
+
+    /// The last comparison.
+    #[inline(always)]
+    pub(crate) fn last_check(&self) -> LastCheck {
+        let [.., last] = self.checks;
+        if self.join & DEPENDS_ON_FPS != 0 { LastCheck::Fps(FpCheck(last.0)) } else { LastCheck::Word(last) }
+    }
+}
+
+/// The last comparison of a record.
+pub(crate) enum LastCheck {
+    /// When no frame of the record depends on a frame pointer.
+    Word(WordCheck),
+    /// When one does.
+    Fps(FpCheck),
+}
+
+/// One stack word and its expected value:
+/// `| value: 48 | distance in words above the innermost return address: 16 |`.
+#[derive(Clone, Copy)]
+pub(crate) struct WordCheck(u64);
+
+impl WordCheck {
+    /// Expects `value` so many words above the innermost return address. `value` has 48 bits.
+    #[inline]
+    pub(crate) fn new(words_above: u16, value: u64) -> Self {
+        Self(value << 16 | u64::from(words_above))
+    }
+
+    #[inline(always)]
+    pub(crate) fn words_above(self) -> u64 {
+        self.0 & 0xffff
+    }
+
+    #[inline(always)]
+    pub(crate) fn value(self) -> u64 {
+        self.0 >> 16
+    }
+}
+
+/// The expected frame pointers of a record:
+/// `| value of the register in the innermost frame, or 0: 48 | source of the join's: 16 |`.
+///
+/// The source is the distance of the word that holds the frame pointer of the join's frame, or
+/// [`FP_IN_REGISTER`].
+#[derive(Clone, Copy)]
+pub(crate) struct FpCheck(u64);
+
+/// The source of a frame pointer that no frame of the record has saved.
+pub(crate) const FP_IN_REGISTER: u16 = u16::MAX;
+
+impl FpCheck {
+    #[inline]
+    pub(crate) fn new(source_of_join: u16, in_register: u64) -> Self {
+        Self(in_register << 16 | u64::from(source_of_join))
+    }
+
+    /// The distance of the word that holds the join's frame pointer; `None` while that is in the
+    /// register.
+    #[inline(always)]
+    pub(crate) fn join_words_above(self) -> Option<u64> {
+        let source = self.0 & 0xffff;
+        (source != u64::from(FP_IN_REGISTER)).then_some(source)
+    }
+
+    /// What the register must hold in the innermost frame; 0 if that does not matter.
+    #[inline(always)]
+    pub(crate) fn in_register(self) -> u64 {
+        self.0 >> 16
+    }
+}
+
+/// Combines slot and node in one number, so that one comparison covers both. The lowest three bits
+/// are zero.
+#[inline(always)]
+pub(crate) fn place(slot: u32, node: u32) -> u64 {
+    u64::from(node) << 32 | u64::from(slot)
+}
+
+/// The stack word that distinguishes two stacks of one call site:
+/// `| inverted upper half of an address: 16 | words above sp: 16 |`.
+///
+/// In other stacks of the call site that word may belong to another frame and hold arbitrary data,
+/// which would make a new key for each capture. So the discriminator remembers the upper half of
+/// the return address that was seen there, and ignores words with another one. The half is inverted
+/// so that zero means "none".
+#[derive(Clone, Copy)]
+pub(crate) struct Discriminator(u32);
+
+impl Discriminator {
+    /// The word `bytes_above` sp, where `return_address` was seen. `None` if the distance does not
+    /// fit.
+    pub(crate) fn new(bytes_above: u32, return_address: u64) -> Option<Self> {
+        let words_above = u16::try_from(bytes_above / 8).ok()?;
+        Some(Self(u32::from(!((return_address >> 32) as u16)) << 16 | u32::from(words_above)))
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn bytes_above(self) -> u64 {
+        u64::from(self.0 & 0xffff) * 8
+    }
+
+    /// The part of a record's key: `word`, if it can be an address in the same code; otherwise 0.
+    #[inline(always)]
+    pub(crate) fn key_part(self, word: u64) -> u64 {
+        // A mask instead of a branch, which would be mispredicted.
+        word & u64::from(word >> 32 == u64::from(!self.0 >> 16)).wrapping_neg()
+    }
+}
+
+/// One set of the two-way cache from code addresses to their numbers and rules.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PcSet {
+    /// `| tag of the address: 38 | number: 26 |`; 0 for an empty way.
+    pub(crate) ways: [u64; 2],
+    pub(crate) rules: [u32; 2],
+}
+
+impl PcSet {
+    pub(super) const NONE: Self = Self { ways: [0; 2], rules: [0; 2] };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PC: u64 = 0x7fff_1234_5678;
+
+    fn record(fp_check: Option<FpCheck>) -> Record {
+        let join = Join { shadow: 3, height: 700, place: place(0xffff_fff8, 0x8000_0001) };
+        let mut checks = [WordCheck::new(0, PC); RECORD_CHECKS];
+        checks[0] = WordCheck::new(9, 0x5555_0000_1111);
+        Record::new(PC, 0xff00_0010, 0x1234_5678, join, checks, fp_check)
+    }
+
+    #[test]
+    fn record_returns_every_packed_field() {
+        let record = record(None);
+        assert_eq!((record.pc(), record.slot(), record.node()), (PC, 0xff00_0010, 0x1234_5678));
+        assert_eq!((record.shadow(), record.join_height()), (3, 700));
+        assert_eq!(record.join_place(), place(0xffff_fff8, 0x8000_0001));
+        assert!(record.is_for(PC, 0xff00_0010) && !record.is_for(PC, 0xff00_0018));
+        let first = record.word_checks().next().unwrap();
+        assert_eq!((first.words_above(), first.value()), (9, 0x5555_0000_1111));
+        assert!(matches!(record.last_check(), LastCheck::Word(check) if check.value() == PC));
+    }
+
+    #[test]
+    fn record_keeps_its_fields_when_bound_to_another_shadow() {
+        let mut record = record(Some(FpCheck::new(FP_IN_REGISTER, 0x7ffd_0000_0010)));
+        record.set_shadow(1);
+        assert_eq!((record.shadow(), record.join_place()), (1, place(0xffff_fff8, 0x8000_0001)));
+        let LastCheck::Fps(check) = record.last_check() else { panic!("the flag is lost") };
+        assert_eq!((check.join_words_above(), check.in_register()), (None, 0x7ffd_0000_0010));
+        assert_eq!(FpCheck::new(40, 0).join_words_above(), Some(40));
+    }
+
+    #[test]
+    fn discriminator_ignores_words_of_other_code() {
+        let discriminator = Discriminator::new(64, PC).unwrap();
+        assert_eq!(discriminator.bytes_above(), 64);
+        assert_eq!(discriminator.key_part(PC + 8), PC + 8);
+        assert_eq!(discriminator.key_part(0x5555_0000_1111), 0);
+        assert!(Discriminator::new(u32::MAX, PC).is_none());
+    }
+}

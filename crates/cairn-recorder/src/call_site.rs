@@ -1,0 +1,68 @@
+//! The body of a naked function that passes its caller's registers on to a Rust function.
+
+/// Jumps to `$hook` with the arguments of the surrounding naked function, and the caller's registers
+/// behind them: return address, stack pointer after the return, frame pointer.
+///
+/// The first argument is the number of arguments in integer registers, 1 to 3; floating-point
+/// arguments pass through unchanged. `$hook` is an `extern "C"` function that takes three `u64` more.
+/// A naked function is necessary: the first instructions of any other function may change the
+/// registers, and put a frame of its own between caller and capture.
+///
+/// On AArch64 the entry begins with a landing pad (`bti c`, which is `hint #34`), because programs call
+/// such functions through pointers. The link register holds a plain address there: a function signs its
+/// return address after the call, and authenticates it before a tail call.
+///
+/// ```
+/// use cairn_recorder::{CallSite, heap};
+///
+/// #[unsafe(naked)]
+/// extern "C" fn pool_allocated(address: u64, size_bytes: u64) {
+///     cairn_recorder::jump_with_call_site!(2, pool_allocated_at)
+/// }
+///
+/// extern "C" fn pool_allocated_at(address: u64, size_bytes: u64, pc: u64, sp: u64, fp: u64) {
+///     // SAFETY: `pool_allocated` passes the registers of its caller, which waits for this function.
+///     unsafe { heap::allocated(address, size_bytes, CallSite { pc, sp, fp }) };
+/// }
+/// pool_allocated(0x1000, 16);
+/// ```
+#[cfg(target_arch = "x86_64")]
+#[macro_export]
+macro_rules! jump_with_call_site {
+    (1, $hook:path) => { $crate::jump_with_call_site! { @ $hook, "rsi", "rdx", "rcx" } };
+    (2, $hook:path) => { $crate::jump_with_call_site! { @ $hook, "rdx", "rcx", "r8" } };
+    (3, $hook:path) => { $crate::jump_with_call_site! { @ $hook, "rcx", "r8", "r9" } };
+    (@ $hook:path, $pc:literal, $sp:literal, $fp:literal) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            concat!("mov ", $pc, ", [rsp]"),
+            concat!("lea ", $sp, ", [rsp + 8]"),
+            concat!("mov ", $fp, ", rbp"),
+            "jmp {hook}",
+            ".cfi_endproc",
+            hook = sym $hook,
+        )
+    };
+}
+
+/// Jumps to `$hook` with the arguments of the surrounding naked function, and the caller's registers
+/// behind them; the documentation for x86-64 has the details.
+#[cfg(target_arch = "aarch64")]
+#[macro_export]
+macro_rules! jump_with_call_site {
+    (1, $hook:path) => { $crate::jump_with_call_site! { @ $hook, "x1", "x2", "x3" } };
+    (2, $hook:path) => { $crate::jump_with_call_site! { @ $hook, "x2", "x3", "x4" } };
+    (3, $hook:path) => { $crate::jump_with_call_site! { @ $hook, "x3", "x4", "x5" } };
+    (@ $hook:path, $pc:literal, $sp:literal, $fp:literal) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "hint #34",
+            concat!("mov ", $pc, ", x30"),
+            concat!("mov ", $sp, ", sp"),
+            concat!("mov ", $fp, ", x29"),
+            "b {hook}",
+            ".cfi_endproc",
+            hook = sym $hook,
+        )
+    };
+}
