@@ -38,7 +38,8 @@ impl Names {
 fn bias_of_this_program() -> u64 {
     /// # Safety
     ///
-    /// - `module` is valid during the call, and `bias` points to a `u64` to which no other reference exists.
+    /// - `module` is valid during the call, and `bias` points to a `u64` to which no other
+    ///   reference exists.
     unsafe extern "C" fn first(module: *mut libc::dl_phdr_info, _: usize, bias: *mut c_void) -> c_int {
         // SAFETY: the caller promises a valid module and the only reference to a `u64`.
         unsafe { *bias.cast::<u64>() = (*module).dlpi_addr };

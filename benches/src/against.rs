@@ -1,7 +1,7 @@
 //! Compares two builds of `cairn`: the same programs under both, in turn, in one run.
 //!
-//! Answers whether a change costs the watched program anything. Each round runs a program plain, under the older build and
-//! under this one; figures are minima of the rounds, as noise only adds.
+//! Answers whether a change costs the watched program anything. Each round runs a program plain,
+//! under the older build and under this one; figures are minima of the rounds, as noise only adds.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,7 +10,8 @@ use std::time::Instant;
 use crate::heap::{self, RunCost, Tool, Work};
 use crate::machine;
 
-/// Runs each work `rounds` times under the `older` command and under this build, and prints a table.
+/// Runs each work `rounds` times under the `older` command and under this build, and prints a
+/// table.
 pub(crate) fn run(older: &str, rounds: usize, only: &[&str]) -> Result<(), String> {
     let older = std::fs::canonicalize(older).map_err(|error| format!("{older}: {error}"))?;
     let directory = std::env::temp_dir().join(format!("cairn-bench-against-{}", std::process::id()));

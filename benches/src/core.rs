@@ -29,7 +29,7 @@ const ADDRESSES: u64 = 20_000;
 const FRAMES: u32 = 16;
 
 /// Runs all parts. `gibibytes` is the size of the image that is searched; ten times a gigabyte of
-/// random bytes are searched for blocks that are none, and the files named by `more` too.
+/// random bytes are searched for false blocks, and the files named by `more` too.
 pub(crate) fn run(cairn: &str, gibibytes: u64, more: &[&str]) -> Result<(), String> {
     let directory = std::env::temp_dir().join(format!("cairn-bench-core-{}", std::process::id()));
     std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;

@@ -3,7 +3,7 @@
 //!
 //! Each work runs plain and under each tool in turn, round after round; medians of the rounds. Two
 //! figures for cairn, of the same runs: *in the program* is the processor time of the recorded
-//! process alone, which a probe in it tells at its end; *in all* that of the command beside it as
+//! process alone, which a probe in it writes at its end; *in all* that of the command beside it as
 //! well. The tools write where they normally do. Profilers that are a part of an allocator are
 //! compared with that allocator without.
 
@@ -338,7 +338,7 @@ pub(crate) fn build_cairn() -> Result<PathBuf, String> {
     fs::canonicalize(target.join("release/cairn")).map_err(|error| error.to_string())
 }
 
-/// Returns the library that the command puts into programs: it tells its children where that is.
+/// Returns the library that the command puts into programs: it passes the path to its children.
 fn library(cairn: &Path, directory: &Path) -> Result<String, String> {
     let output = Command::new(cairn)
         .args(["heap", "--quiet", "--children", "env"])

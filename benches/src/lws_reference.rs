@@ -77,7 +77,7 @@ impl LwsReference {
     ///
     /// # Errors
     ///
-    /// A sentence that says why there is none.
+    /// A sentence with the reason why there is no peer.
     pub(crate) fn load() -> Result<Self, String> {
         let path = env::var(VARIABLE).map_err(|_| format!("{VARIABLE} is not set"))?;
         let c_path = CString::new(path.as_str()).map_err(|_| format!("{VARIABLE} holds a NUL byte"))?;

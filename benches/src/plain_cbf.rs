@@ -1,4 +1,4 @@
-//! A yardstick for the Compact Backtrace Format: the rule as its document tells it, written
+//! A yardstick for the Compact Backtrace Format: the rule of its document, written
 //! plainly, one byte at a time.
 //!
 //! Swift's own encoder needs a Swift compiler, which this harness does not ask for. This is **not**

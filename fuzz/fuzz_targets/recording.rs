@@ -1,5 +1,5 @@
 //! Whatever the bytes: a recording opens or says why not, its events make sense, and packing it
-//! gives a recording that tells the same.
+//! gives a recording with the same content.
 #![no_main]
 
 use std::collections::HashMap;

@@ -19,7 +19,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         Ok(_) => assert!(rest.iter().all(u8::is_ascii_whitespace)),
         Err(error) => assert_eq!(error.kind, SwiftJsonErrorKind::TrailingData),
     }
-    // The object alone is the same document; less of it is none.
+    // The object alone is the same document; a part of it is not a document.
     let object = &data[..data.len() - rest.len()];
     assert_eq!(read(object).expect("the object alone").backtrace, document.backtrace);
     assert!(read(&object[..object.len() - 1]).is_err());

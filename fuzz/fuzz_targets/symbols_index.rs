@@ -20,8 +20,8 @@ const BUILD_ID: [u8; 8] = [0xca, 0x1a, 1, 2, 3, 4, 5, 6];
 /// An input begins with the shares of the parts behind the first two, in front of the checksums.
 const SHARES: usize = 6;
 
-/// Version of the layout, bytes of the header, and bytes that one checksum covers:
-/// `docs/book/reference/symbol-index.md`.
+/// Version of the layout. The sizes are bytes of the header, and of the page that one checksum
+/// covers: `docs/book/reference/symbol-index.md`.
 const VERSION: u32 = 3;
 const HEADER_BYTES: usize = 96;
 const PAGE_BYTES: usize = 4096;

@@ -152,8 +152,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Returns a fact of the list in front of the tables, as `- Commit: ...`; asks git for the
-    /// commit where none is printed.
+    /// Returns a fact of the list in front of the tables, as `- Commit: ...`. Asks git for the
+    /// commit if none is printed.
     fn fact(&self, name: &str) -> Option<String> {
         let start = format!("- {name}: ");
         self.printed.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)

@@ -110,7 +110,7 @@ impl PrivateApt {
         }
     }
 
-    /// Returns the versions that can be had of `package` (`name` or `name:architecture`), newest
+    /// Returns the available versions of `package` (`name` or `name:architecture`), newest
     /// first.
     pub(crate) fn versions(&self, package: &str) -> Outcome<Vec<String>> {
         // One line a version and source:

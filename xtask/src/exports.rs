@@ -61,7 +61,7 @@ const PPROF_SOURCE: &str = "/usr/share/gocode/src/github.com/google/pprof";
 const DH_VIEW: &str = "/usr/libexec/valgrind/dh_view.html";
 const NPM_PACKAGES: &[&str] = &["node@24", "@firefox-devtools/profiler-cli", "speedscope", "puppeteer-core"];
 
-/// A total as a consumer tells it, and as `cairn report --json` does.
+/// A total as a consumer prints it, and as `cairn report --json` does.
 struct Seen {
     what: String,
     theirs: f64,
@@ -135,7 +135,7 @@ impl Exports {
         Ok(Seen { what: key.to_owned(), theirs, ours: self.total(key)?, slack: 0.0 })
     }
 
-    /// npm's packages, where they can be had.
+    /// Packages of npm, if they are available.
     fn npm(&self) -> Outcome<Option<PathBuf>> {
         let modules = self.tools.join("npm/node_modules");
         let has_all = NPM_PACKAGES.iter().all(|name| modules.join(name.trim_end_matches("@24")).exists());
@@ -423,7 +423,7 @@ fn firefox(exports: &Exports) -> Outcome<Answer> {
             ("native-deallocations-memory", frees),
         ];
         let mut totals = Vec::new();
-        // Nothing was freed in an image, and a track of one moment is none.
+        // Nothing was freed in an image, and one moment makes no track.
         let kinds = if exports.is_image { 2 } else { strategies.len() };
         for (strategy, ours) in strategies.into_iter().take(kinds) {
             cli(&["strategy", strategy])?;

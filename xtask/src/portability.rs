@@ -20,7 +20,7 @@
 //! emulator, and what this machine's cairn reads must be what they counted.
 //!
 //! `darwin` compiles the capture crates for Apple's systems, against `core` built from the newer
-//! compiler's source. Nothing is linked, because Apple's linker inputs are not to be had here, and
+//! compiler's source. Nothing is linked, because Apple's linker inputs are not available here, and
 //! nothing runs. Where Debian's source cannot be fetched it says what was not checked, and the
 //! other targets go on.
 //!
@@ -169,7 +169,7 @@ fn test_portable_crates(wanted: &Wanted, cache: &Path) -> Outcome {
     Ok(())
 }
 
-/// Compiles the capture crates for Darwin, if a compiler can be had whose source is there as well.
+/// Compiles the capture crates for Darwin, if a compiler is available together with its source.
 fn check_darwin(cache: &Path) -> Outcome {
     let compiler = match Compiler::in_cache(cache, APPLE) {
         Ok(compiler) => compiler,

@@ -1,6 +1,6 @@
-//! `docs/book/reference/sources.md` lists what five published designs promise, each item with a test that
-//! proves it. The tests here hold the page to that: each test that it names exists, and an item to
-//! be built has none yet.
+//! `docs/book/reference/sources.md` lists what five published designs promise, each item with a
+//! test that proves it. The tests here hold the page to that: each test that it names exists, and
+//! an item to be built has none yet.
 
 use std::fs;
 

@@ -27,6 +27,7 @@ pub struct Directory {
 
 /// Properties of a directory entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Facts {
     /// True for a regular file.
     pub is_file: bool,
@@ -188,7 +189,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// When there is no regular file of that name; a link is none.
+    /// If there is no regular file of that name; a link is not a regular file.
     pub fn read(&self, name: &OsStr) -> io::Result<File> {
         self.regular(name, OFlags::RDONLY)
     }
@@ -410,7 +411,7 @@ fn walk(start: &Path, path: &Path, missing: Missing) -> io::Result<Directory> {
     Ok(Directory { fd: current, path: shown, doubt })
 }
 
-/// Returns the names of a path, the last one first; `/` is a name of its own, `.` is none.
+/// Returns the names of a path, the last one first; `/` is a name of its own, `.` is not a name.
 fn parts(path: &Path) -> Vec<OsString> {
     let wanted = path.components().filter(|component| *component != Component::CurDir);
     wanted.rev().map(|component| component.as_os_str().to_owned()).collect()

@@ -45,7 +45,7 @@ pub fn open_output(path: &Path, replace: bool) -> io::Result<Output> {
         let stat = match directory.stat(&name) {
             Ok(stat) => stat,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // A link that leads nowhere is there all the same.
+                // A link that leads nowhere exists as well.
                 if through_link && !replace {
                     return Err(io::ErrorKind::AlreadyExists.into());
                 }

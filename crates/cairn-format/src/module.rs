@@ -24,7 +24,7 @@ use crate::{AbsoluteAddress, ModuleOffset};
 pub struct Module<'a, P = &'a [u8]> {
     /// Where the module begins.
     pub base: AbsoluteAddress,
-    /// The first address behind the module, or behind its code in formats that record only that.
+    /// The first address after the module, or after its code in formats that record only that.
     pub end: AbsoluteAddress,
     /// Identity that the linker wrote into the file: a GNU build id, a Mach-O UUID, a PDB
     /// signature.

@@ -23,11 +23,11 @@ pub trait Sink {
     ///
     /// # Errors
     ///
-    /// [`SinkFull`] when the bytes do not fit or the device behind the sink failed.
+    /// [`SinkFull`] when the bytes do not fit or the device after the sink failed.
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkFull>;
 
     /// Takes the first `count` (at most 16) bytes of `bytes`, most significant first. The same as
-    /// [`put`](Self::put), for encoders that write a few bytes at a time: a sink with memory behind
+    /// [`put`](Self::put), for encoders that write a few bytes at a time: a sink with memory after
     /// it may store all 16 at once, which costs two instructions in place of a call to `memcpy`. A
     /// number and not an array, because an array goes through memory.
     ///
@@ -65,7 +65,7 @@ impl fmt::Display for SinkFull {
 
 impl core::error::Error for SinkFull {}
 
-/// Writes into a caller's buffer. The bytes behind what is [`written`](Self::written) may be
+/// Writes into a caller's buffer. The bytes after what is [`written`](Self::written) may be
 /// anything.
 ///
 /// ```

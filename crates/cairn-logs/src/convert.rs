@@ -30,6 +30,7 @@ const MAX_TEXT_FRAMES: u64 = 1 << 16;
 
 /// A record in another format.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Converted {
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -145,8 +146,8 @@ pub struct ConvertOptions<'a> {
 ///
 /// # Errors
 ///
-/// [`ConvertError`] when the target cannot hold the record at all. [`Converted::losses`] lists the content
-/// that it cannot hold.
+/// [`ConvertError`] when the target cannot hold the record at all. [`Converted::losses`] lists the
+/// content that it cannot hold.
 pub fn convert(
     record: &Record,
     format: Format,
@@ -184,10 +185,10 @@ pub fn convert(
 ///
 /// ```
 /// use cairn_logs::convert::TextLine;
-/// use cairn_logs::decode::{ConvertOptions, address_line};
+/// use cairn_logs::decode::{DecodeOptions, address_line};
 /// use cairn_format::WordSize;
 /// use cairn_wire::xnu;
-/// let options = ConvertOptions { word_size: WordSize::Bits64, strict: false, xnu_packing: xnu::Packing::None };
+/// let options = DecodeOptions { word_size: WordSize::Bits64, strict: false, xnu_packing: xnu::Packing::None };
 /// let stack = &address_line(b"pc:0x1000 0x2000", &options).unwrap();
 /// assert_eq!(TextLine { stack, with_kinds: true }.to_string(), "~b#pc:0x1000 ra:0x2000 ");
 /// assert_eq!(TextLine { stack, with_kinds: false }.to_string(), "~b#0x1000 0x2000 ");

@@ -135,7 +135,7 @@ pub struct CrashImage {
     pub path: Option<Box<str>>,
     /// Its first address; `None` when the log states it wrongly.
     pub base: Option<AbsoluteAddress>,
-    /// The address behind its code; `None` when the log states it wrongly.
+    /// The address after its code; `None` when the log states it wrongly.
     pub end_of_text: Option<AbsoluteAddress>,
     bad: u16,
 }
@@ -299,7 +299,7 @@ pub fn read(text: &[u8]) -> Result<CrashLog, CrashLogError> {
 
 fn json_error(error: serde_json::Error) -> CrashLogError {
     let (line, column) = (error.line(), error.column());
-    // The parser puts the place behind its message.
+    // The parser puts the place after its message.
     let message = error.to_string();
     let place = format!(" at line {line} column {column}");
     let message = shortened(message.strip_suffix(&place).unwrap_or(&message));

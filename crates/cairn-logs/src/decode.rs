@@ -43,7 +43,8 @@ impl Format {
 pub struct DecodeOptions {
     /// Word size of the machine, where the format does not state it.
     pub word_size: WordSize,
-    /// Refuse what the format's document does not allow, rather than take what can be had.
+    /// Refuses input that the format's document does not allow, instead of reading as much as
+    /// possible.
     pub strict: bool,
     /// How XNU packed its addresses.
     pub xnu_packing: xnu::Packing,
@@ -258,8 +259,8 @@ impl StackRecord {
 ///
 /// # Errors
 ///
-/// [`DecodeError::Text`] when nothing can be had of it. When something can, the record's faults say what
-/// is wrong.
+/// [`DecodeError::Text`] if nothing can be decoded. Otherwise the record's faults list what is
+/// wrong.
 pub fn mark(
     mark: &lws::log_line::Mark<'_>,
     options: &DecodeOptions,
@@ -327,7 +328,7 @@ pub fn address_line(line: &[u8], options: &DecodeOptions) -> Option<StackRecord>
     has_address.then_some(record)
 }
 
-/// Turns what could be had of a blob into a record, unless that is nothing.
+/// Converts the salvaged part of a blob into a record, unless it is empty.
 fn salvaged(
     salvage: &lws::Salvage,
     options: &DecodeOptions,
@@ -357,9 +358,9 @@ fn salvaged(
 /// address.
 ///
 /// The 64-bit encoder of libwebsockets states the width of a 64-bit value, such as a kernel
-/// address, as 0, and writes its 64 bits all the same. The value reads as 0, and what follows from
-/// its bits, so that bytes are left over at the end or missing. No stack holds the address 0, and
-/// no encoder states a width of 0 for any other value.
+/// address, as 0, and writes its 64 bits in spite of that. The value reads as 0, and what follows
+/// from its bits, so that bytes are left over at the end or missing. No stack holds the address 0,
+/// and no encoder states a width of 0 for any other value.
 fn misread_from(salvage: &lws::Salvage) -> Option<usize> {
     let findings = &salvage.findings;
     let is_out_of_step = findings.unused_bytes.is_some() || findings.stopped.is_some();
@@ -400,7 +401,7 @@ pub fn records(
         }
         Format::Cbf => {
             for record in cbf::Records::new(bytes) {
-                // Behind a byte that was refused nothing tells where a record begins: the decoder
+                // After a refused byte the start of the next record is unknown: the decoder
                 // gets to say why.
                 let refused = matches!(record.ending, cbf::RecordEnding::Refused(_));
                 let rest = bytes.get(record.offset..).unwrap_or_default();

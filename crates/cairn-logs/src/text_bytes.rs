@@ -41,7 +41,7 @@ impl fmt::Display for TextBytesError {
 impl std::error::Error for TextBytesError {}
 
 impl TextEncoding {
-    /// Returns the bytes behind `text`.
+    /// Decodes the bytes that `text` encodes.
     ///
     /// # Errors
     ///

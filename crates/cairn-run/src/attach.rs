@@ -1,7 +1,8 @@
-//! Putting the library into a process that runs already, and ending its work there.
+//! Puts the library into a process that runs already, and ends its work there.
 //!
-//! `docs/book/reference/heap.md` describes the steps and why they are safe. The caller stops the threads and reads
-//! their stacks; the addresses on them decide which thread can be used ([`Target::forbids`]).
+//! `docs/book/reference/heap.md` describes the steps and why they are safe. The caller stops the
+//! threads and reads their stacks; the addresses on them decide which thread can be used
+//! ([`Target::forbids`]).
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -25,7 +25,7 @@ pub fn start_detached(program: &Path, name: &OsStr, arguments: &[OsString]) -> i
     command.spawn().map(drop)
 }
 
-/// Returns what fails here is a courtesy less; the work is done all the same.
+/// Ignores errors: the priorities are a courtesy, and the work is done without them.
 fn step_back() -> io::Result<()> {
     // SAFETY: numbers only. Descriptors are not closed, but marked to be closed by exec: the
     // standard library waits on one of them for the news of exec.

@@ -17,7 +17,7 @@ const ALLOCATORS: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_ALLOCATORS"));
 /// The one that annotates blocks.
 #[cfg(has_library)]
 const ANNOTATE: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_ANNOTATE"));
-/// There is none for this processor.
+/// There is no library for this processor.
 #[cfg(not(has_library))]
 const BYTES: &[u8] = &[];
 /// As above.

@@ -47,7 +47,7 @@ extern "C" fn aborted(_: c_int) {
     nothing_is_left();
 }
 
-/// Notes that it is none of this process's any more; with its end, where it ran at all.
+/// Notes that the program is no longer this process's, and its end if it ran.
 pub(crate) fn note_end(end: Option<End>) {
     if let Some(end) = end {
         END.store(

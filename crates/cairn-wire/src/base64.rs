@@ -1,9 +1,9 @@
-//! Base64 without allocation, as the two text forms here need it.
+//! Encodes and decodes base64 without allocation, for the two text forms here.
 //!
 //! Swift writes base64 without padding and accepts both alphabets; libwebsockets writes padding,
-//! and its reader accepts both alphabets, white space anywhere and missing padding. One decoder
-//! with those liberties serves both; it yields bytes one at a time, so that a blob can be read
-//! out of a log line with no buffer for the line.
+//! and its reader accepts both alphabets, white space anywhere and missing padding. One tolerant
+//! decoder serves both; it yields bytes one at a time, so that a blob can be read out of a log line
+//! with no buffer for the line.
 
 use core::fmt;
 
@@ -82,7 +82,7 @@ pub struct Assembler {
     padded: bool,
 }
 
-/// The character cannot be here in a base64 text.
+/// The character is not allowed at this position of a base64 text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotBase64;
 
@@ -93,7 +93,7 @@ impl Assembler {
         Self { bits: 0, bit_count: 0, padded: false }
     }
 
-    /// Takes the next character; gives a byte when one is complete.
+    /// Takes the next character; returns a byte when one is complete.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Assembler {
     }
 }
 
-/// Iterates over the bytes behind a base64 text.
+/// Iterates over the bytes that a base64 text encodes.
 ///
 /// Accepts `-` and `_` for `+` and `/`, white space anywhere, and missing padding. Left-over bits
 /// of the last group are ignored. After an error the iterator ends.
@@ -229,7 +229,8 @@ pub fn decode_into<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8], De
     Ok(buffer.get(..used).unwrap_or_default())
 }
 
-/// Returns true for the 66 characters of both alphabets; padding and white space are none of them.
+/// Returns true for the 66 characters of both alphabets; padding and white space are not among
+/// them.
 #[must_use]
 #[inline]
 pub const fn is_alphabet(character: u8) -> bool {

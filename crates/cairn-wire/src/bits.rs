@@ -1,7 +1,7 @@
 //! Bit streams: fields of any width, most significant bit first.
 //!
 //! A libwebsockets blob ([`lws`](crate::lws)) is one such stream, and a program may put its own
-//! fields behind the backtrace. So the writer and the reader are public, and know the two ways a
+//! fields after the backtrace. So the writer and the reader are public, and know the two ways a
 //! number lies in the stream:
 //!
 //! ```text

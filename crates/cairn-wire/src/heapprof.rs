@@ -18,7 +18,7 @@
 //! - [`Search`] finds the blocks in a slice ([`Search::blocks`]), in windows of a larger dump
 //!   ([`Searcher`]), or in chunks of any size as they arrive ([`StreamSearcher`]). All three find
 //!   the same.
-//! - [`CallerCounts`] tells the caller count that most blocks have; blocks with another one are
+//! - [`CallerCounts`] finds the most frequent caller count; blocks with another one are
 //!   mostly chance finds.
 //! - [`HeaderWriter`] makes blocks, for allocators of one's own and for tests.
 //! - [`write_cluster`] prints a group of blocks the way the reference's report does.
@@ -44,7 +44,7 @@
 //!   readable.
 //! - A block made while the profiler itself is inside `malloc` has a size and no magics.
 //! - Its search ignores the upper half of 64-bit magics, reads every byte offset, knows
-//!   little-endian memory only, pairs a start with the *first* end behind it (so that a stray start
+//!   little-endian memory only, pairs a start with the *first* end after it (so that a stray start
 //!   magic in user data swallows the next block), and stops with an error when an end magic
 //!   directly follows a start magic. [`Search::compat`] does the same without the last;
 //!   [`Search::robust`] does better.

@@ -47,8 +47,8 @@
 //! than its output is asked for.
 //!
 //! *Strict* decoders refuse what the format's document does not allow, and say at which byte or
-//! bit. *Lenient* ones return what can be had, with a list of findings, and never fewer frames than
-//! the strict ones.
+//! bit. *Lenient* ones return as much as possible, with a list of findings, and never fewer frames
+//! than the strict ones.
 //!
 //! # Where the published documents are wrong
 //!
@@ -64,7 +64,7 @@
 //! - [`cif`]: counts with a useless leading byte, prefix codes cut to too few bytes, framework
 //!   names that overflow.
 //! - [`xnu`]: the last entry that exactly fits a buffer is written but not counted.
-//! - [`heapprof`]: a stray magic word in user data swallows the block behind it.
+//! - [`heapprof`]: a stray magic word in user data swallows the block after it.
 //! - [`tracker`]: a module that takes the place of another keeps the other's range.
 
 #![no_std]

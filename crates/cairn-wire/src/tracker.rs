@@ -46,7 +46,7 @@
 //! # Surprises of the reference
 //!
 //! - When its 1 MiB buffer is full, the recorder drops each *part* of an event that does not fit
-//!   but still writes smaller parts behind it, so the tail of such a recording is out of step. Its
+//!   but still writes smaller parts after it, so the tail of such a recording is out of step. Its
 //!   last byte is never used.
 //! - The player skips an event of unknown code after its first 9 bytes, out of step from there; it
 //!   delivers a cut stack with no addresses, and drops other cut events silently.

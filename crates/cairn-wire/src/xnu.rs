@@ -33,7 +33,7 @@
 //! - An address out of reach of a signed 32-bit distance does not survive: x86-64 kernels store the
 //!   distance of a fixed function instead, arm64 release kernels keep the low 32 bits (debug
 //!   kernels stop). Here it is an error, unless [`OutOfReach`] says otherwise.
-//! - The kernel's unpack function skips bytes behind the last whole entry; for plain words it
+//! - The kernel's unpack function skips bytes after the last whole entry; for plain words it
 //!   even copies them into the next slot without counting it. [`unpack`] refuses such a size,
 //!   [`unpack_lenient`] reports the bytes.
 
@@ -71,7 +71,7 @@ pub enum PackCapacity {
     #[default]
     Exact,
     /// All but one that ends at the very end of the buffer, as the kernel counts. That entry is in
-    /// memory all the same.
+    /// memory nevertheless.
     Xnu,
 }
 
@@ -285,7 +285,7 @@ pub struct UnpackedAddresses<'a> {
 }
 
 impl<'a> UnpackedAddresses<'a> {
-    /// Returns the bytes behind the last whole entry; empty when the buffer is well-formed.
+    /// Returns the bytes after the last whole entry; empty when the buffer is well-formed.
     #[must_use]
     pub const fn trailing_bytes(&self) -> &'a [u8] {
         self.trailing

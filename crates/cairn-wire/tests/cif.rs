@@ -1,5 +1,7 @@
 //! The Compact ImageMap Format against the conformance vectors, and against two plain models of the
 //! format's rules.
+//!
+//! Long because the plain model, the vectors and the properties of one format share their helpers.
 
 mod support;
 
@@ -65,7 +67,7 @@ impl OwnedMap {
         self.encode_with(dialect, self.images.len())
     }
 
-    /// This map as it comes back: an empty build id or path is none.
+    /// Returns this map as it is read back: an empty build id or path is absent.
     fn read_back(mut self) -> Self {
         for image in &mut self.images {
             image.build_id = image.build_id.take().filter(|build_id| !build_id.is_empty());
@@ -654,7 +656,7 @@ proptest! {
         let mut prefixes = Vec::new();
         for image in &lenient.map.images {
             let Some((text, after)) = model_path(&rest[4..], &mut prefixes) else {
-                // The model stops at a broken path, as Swift does. The decoder goes on behind it.
+                // The model stops at a broken path, as Swift does. The decoder goes on after it.
                 prop_assert_eq!(&image.path, &None);
                 return Ok(());
             };

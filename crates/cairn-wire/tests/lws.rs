@@ -1,5 +1,8 @@
 //! libwebsockets blobs, their place in memory and their text forms, against the conformance vectors
 //! and against a model of the format that works on strings of `0` and `1`.
+//!
+//! Long because the bit-string model, the vectors and the properties of one format share their
+//! helpers.
 
 mod support;
 
@@ -417,7 +420,7 @@ mod model {
         let mut read = |width: i32| {
             (0..=width).rev().fold(0_u64, |value, above| match bits.next() {
                 Some('1') => {
-                    // `above` counts the bits behind this one, the spare bit among them.
+                    // `above` counts the bits after this one, the spare bit among them.
                     let number = (above - 1).rem_euclid(32);
                     value | i64::from(1_i32 << number) as u64
                 }

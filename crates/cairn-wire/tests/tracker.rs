@@ -186,7 +186,7 @@ fn recording(events: &[Result<(&str, u64, u32), &str>], addresses: &[u64]) -> Ve
 /// For each address of a stack: which load it was in, and the offset there.
 type Places = Vec<Option<(usize, u64)>>;
 
-/// Returns the places of the stack at the end, and what was odd about each event.
+/// Returns the places of the stack at the end, and the anomaly of each event.
 fn places(recording: &[u8], like_reference: bool) -> (Places, Vec<Option<Finding>>) {
     let mut slots = [ModuleSlot::EMPTY; 20];
     let mut timeline = Timeline::new(Reader::new(recording, TrackerLayout::WINDOWS_64), &mut slots);

@@ -18,7 +18,7 @@ use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
 use cairn_wire::cbf::{CbfDialect, CbfEncoder};
 use cairn_wire::lws;
 
-/// Nothing here panics; the language asks for a handler all the same.
+/// Nothing here panics; the language requires a handler nevertheless.
 #[panic_handler]
 fn panic(_info: &PanicInfo<'_>) -> ! {
     loop {}

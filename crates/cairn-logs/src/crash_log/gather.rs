@@ -140,7 +140,7 @@ impl ObjectGatherer {
         match (is_sound, ends) {
             (false, _) => Gathered::Broken,
             (true, true) if open.is_empty() => Gathered::Whole,
-            // No text goes on behind a line break.
+            // No text goes on after a line break.
             (true, true) if *in_text => Gathered::Broken,
             (true, _) => Gathered::Part,
         }
@@ -151,7 +151,7 @@ impl ObjectGatherer {
         self.text.take()
     }
 
-    /// Follows the JSON from this byte on; false where there is none.
+    /// Follows the JSON from this byte on; false where no JSON begins.
     fn scan(&mut self, start: usize) -> bool {
         let Some(text) = &self.text else { return false };
         for (index, &byte) in text.bytes.iter().enumerate().skip(start) {

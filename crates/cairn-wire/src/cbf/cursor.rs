@@ -1,10 +1,10 @@
 //! The fast path through a record: plain addresses, no loop, few branches.
 //!
 //! Nearly every instruction of a real stack is a relative return address. [`Cursor`] knows these
-//! and says `None` to everything else (another instruction, a relative first address, an operand
-//! wider than the word, an error, the end), without having moved; [`CbfDecoder`](super::CbfDecoder)
-//! then decides by its rules. A cursor is `Copy`, and a loop over a local copy keeps it in
-//! registers.
+//! and returns `None` for everything else (another instruction, a relative first address, an
+//! operand wider than the word, an error, the end), without having moved;
+//! [`CbfDecoder`](super::CbfDecoder) then decides by its rules. A cursor is `Copy`, and a loop over
+//! a local copy keeps it in registers.
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 
@@ -20,14 +20,14 @@ pub(super) struct Cursor<'a> {
     held_back: &'a [u8],
     /// The last address; relative operands count from it.
     base: u64,
-    /// Cuts an address to the word.
+    /// Mask that truncates an address to the word.
     word_mask: u64,
-    /// The instruction of the last frame; 0 when there is none yet.
+    /// The instruction of the last frame; 0 before the first frame.
     pub(super) last_opcode: u8,
     /// The bit of an opcode that says more operand bytes than a 32-bit word has; 0 if the word has
     /// 64.
     too_wide: u8,
-    /// True for 16-bit words, which close the fast path: it takes operands of three and four bytes
+    /// True for 16-bit words, which close the fast path. It takes operands of three and four bytes
     /// without checking the word.
     word_is_narrow: bool,
     /// True if there is a base for relative addresses, as far as the slow path knows.
@@ -46,7 +46,7 @@ const fn is_address(opcode: u8) -> bool {
 }
 
 impl<'a> Cursor<'a> {
-    /// Behind the info byte of `input`.
+    /// After the info byte of `input`.
     #[inline]
     pub(super) fn new(input: &'a [u8], word_size: WordSize) -> Self {
         let mut cursor = Self {
@@ -135,7 +135,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn address(&mut self) -> Option<Frame> {
         let (&opcode, operand) = self.rest.split_first()?;
         if opcode == 0x22 {
-            // Three bytes are loaded as four: behind an operand there is at least the end.
+            // Three bytes are loaded as four: after an operand there is at least the end.
             let window = operand.first_chunk::<4>();
             if let (Some(&window), Some(rest)) = (window, operand.get(3..)) {
                 self.rest = rest;

@@ -150,7 +150,7 @@ impl CaptureLimit {
     }
 }
 
-/// The caller's ring is smaller than the outer end that shall be retained.
+/// The caller's ring is too small for the outer end of the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingTooSmall {
     /// Frames it must hold.

@@ -8,7 +8,7 @@
 //! String data is written only when no known prefix fits. Hence its first component (`/opt`) is new
 //! every time and can be the key of its slot. A path that starts with any known prefix starts with
 //! such a key, and the longest such key leads to the longest prefix: keys hold no separator but as
-//! first byte, so of two that fit only the longer can go on behind one. The search is therefore:
+//! first byte, so of two that fit only the longer can go on after one. The search is therefore:
 //! the longest key, then as far along the text of its slot as the two agree.
 //!
 //! The keys form a digital search tree: every node is a slot, and a node at depth `d` sends a key
@@ -87,8 +87,8 @@ impl<'a> KnownPrefixes<'a> {
     /// Gives codes to the prefixes of the string data that begins at `start` in the path of this
     /// image.
     ///
-    /// Without a free slot the codes are given all the same, because the reader counts them, but
-    /// not remembered.
+    /// Without a free slot the codes are assigned, because the reader counts them, but not
+    /// remembered.
     pub(super) fn assign(&mut self, image: usize, start: usize) {
         let text = self.text(image, start);
         let Some(key_length) = first_separator(text) else { return };

@@ -66,7 +66,7 @@
 //!
 //! # Where the published document and Swift differ
 //!
-//! - The document's example has a `00` behind a framework. No writer puts it there, and readers
+//! - The document's example has a `00` after a framework. No writer puts it there, and readers
 //!   would take it for the header of the next image.
 //! - The document writes the count 127 as `7f`. Swift 6.2 writes `80 7f`: a useless `80` in front
 //!   of every count whose number of bits is a multiple of seven. Both are read;

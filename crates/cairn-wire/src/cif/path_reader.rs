@@ -26,7 +26,7 @@ pub(super) struct PathResult<'a> {
 /// The state of reading one path.
 ///
 /// A broken path does not stop the reading: the opcodes still show where it ends and which prefixes
-/// the writer counted in it. (Swift 6.2 goes on right behind the broken opcode instead, and takes
+/// the writer counted in it. (Swift 6.2 goes on right after the broken opcode instead, and takes
 /// the rest of the path for the next image.)
 pub(super) struct PathReader<'a> {
     input: &'a [u8],

@@ -93,7 +93,7 @@ pub struct Path<'a> {
     pub(super) slots: &'a [Cell<DecoderSlot>],
     /// Offset of the first opcode.
     pub(super) start: usize,
-    /// Offset behind the last one.
+    /// Offset after the last one.
     pub(super) end: usize,
     pub(super) text_length: usize,
 }

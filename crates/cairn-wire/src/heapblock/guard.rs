@@ -1,4 +1,4 @@
-//! The pattern behind a block's data: who writes past the end changes it.
+//! The pattern after a block's data: a write past the end changes it.
 //!
 //! It fills the bytes from the end of the user's data to the next multiple of 8 from the user
 //! address, at least one. The byte at a distance d from the user address is `PATTERN[d % 8]`. All

@@ -202,7 +202,7 @@ impl Header {
         (own_bytes + mask) & !mask
     }
 
-    /// Returns bytes of the guard behind the user's data: 0 when there is none.
+    /// Returns bytes of the guard after the user's data: 0 without a guard.
     #[inline]
     #[must_use]
     pub const fn guard_bytes(self) -> u64 {

@@ -49,7 +49,7 @@ pub const MAX_SEGMENTS: u32 = 1 << 16;
 
 const VERSION: u32 = 1;
 
-/// The first part of a table, behind which the addresses of the segments stand.
+/// The first part of a table, after which the addresses of the segments stand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Head {
     /// The logarithm, to base 2, of how many entries a segment has; at most 28.

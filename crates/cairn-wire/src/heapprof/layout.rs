@@ -90,7 +90,7 @@ impl HeapprofLayout {
         }
     }
 
-    /// Returns the first word of `bytes` and the bytes behind it.
+    /// Returns the first word of `bytes` and the bytes after it.
     pub(super) fn split_word(self, bytes: &[u8]) -> Option<(u64, &[u8])> {
         match self {
             Self::LittleEndian32 => {

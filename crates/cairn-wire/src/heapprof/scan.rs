@@ -1,7 +1,7 @@
 //! Finds magics in large memory, fast, without `unsafe`: the part of a search where the time goes.
 //!
 //! Memory is nearly free of magics, so it is looked at 64 bytes at a time with one question:
-//! *could* one be here? The loops behind that question have a fixed length and no branch, which is
+//! *could* one be here? The loops after that question have a fixed length and no branch, which is
 //! what compilers turn into vector instructions (checked for SSE2 and NEON). Only a chunk that
 //! answers yes is looked at place by place.
 
@@ -60,7 +60,7 @@ fn find_anywhere<const N: usize>(memory: &[u8], needles: &[[u8; 4]; N]) -> Optio
     };
     let mut skipped = 0;
     // A needle may start in the last bytes of a chunk, so each chunk comes with the three bytes
-    // behind it.
+    // after it.
     let shifted = memory.get(3..)?;
     for (first, last) in memory.chunks_exact(CHUNK).zip(shifted.chunks_exact(CHUNK)) {
         let (Some(first_bytes), Some(last_bytes)) = (first.first_chunk(), last.first_chunk()) else { break };

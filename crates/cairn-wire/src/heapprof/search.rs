@@ -165,13 +165,13 @@ pub struct Searcher {
     search: Search,
     /// The next place to look at.
     position: u64,
-    /// Robust: the nearest start word behind the last block.
+    /// Robust: the nearest start word after the last block.
     pending_start: Option<u64>,
     /// Robust: where the end word of the last block ends.
     block_end: u64,
-    /// Compat: the first end magic at or behind the last start that was looked at.
+    /// Compat: the first end magic at or after the last start that was examined.
     next_end: Option<u64>,
-    /// Compat: if `next_end` lies behind us, no end magic starts between there and here.
+    /// Compat: if `next_end` lies after us, no end magic starts between there and here.
     end_free_until: u64,
     findings: SearchFindings,
 }
@@ -187,7 +187,7 @@ impl Searcher {
     ///
     /// # Errors
     ///
-    /// [`WindowGap`] when the window starts behind the first byte still needed. The search has not
+    /// [`WindowGap`] when the window starts after the first byte still needed. The search has not
     /// moved then.
     pub fn next_block<'w>(
         &mut self,
@@ -307,7 +307,7 @@ impl Searcher {
         }
     }
 
-    /// Returns the first end magic behind `start`. Reads no byte twice, however many starts
+    /// Returns the first end magic after `start`. Reads no byte twice, however many starts
     /// precede one end.
     fn end_behind(&mut self, window: &Window<'_>, start: u64, place: usize) -> EndAfter {
         if let Some(end) = self.next_end.filter(|&end| end >= start) {
@@ -351,7 +351,7 @@ impl Searcher {
 enum EndAfter {
     /// The first end magic is here, perhaps not a whole number of words away.
     At(u64),
-    /// There is none near enough for a block.
+    /// No end magic is near enough for a block.
     OutOfReach,
     /// The window ends too early to tell.
     NotKnownYet,
@@ -365,7 +365,7 @@ struct Window<'w> {
 }
 
 impl Window<'_> {
-    /// Returns the index in the window of a place in the dump. It may lie behind the window's end.
+    /// Returns the index in the window of a place in the dump. It may lie after the window's end.
     fn index(&self, position: u64) -> Option<usize> {
         usize::try_from(position.checked_sub(self.offset)?).ok()
     }

@@ -108,7 +108,7 @@ impl<'a> Blob<'a> {
         Ok(Self { body: before })
     }
 
-    /// Returns the blob that ends where `memory` ends; its length field tells where it begins.
+    /// Returns the blob that ends where `memory` ends; its length field states the start.
     ///
     /// # Errors
     ///
@@ -137,7 +137,7 @@ impl<'a> Blob<'a> {
 
     /// Decodes all of the blob, strictly: besides the padding nothing may follow the size.
     ///
-    /// A blob with the program's own fields behind the size is read with
+    /// A blob with the program's own fields after the size is read with
     /// [`decoder`](Self::decoder).
     ///
     /// # Errors
@@ -302,7 +302,7 @@ impl<'a> LwsDecoder<'a> {
         self.suspected_losses
     }
 
-    /// Skips the addresses not read yet, and reads the allocation size behind them.
+    /// Skips the addresses not read yet, and reads the allocation size after them.
     ///
     /// # Errors
     ///
@@ -411,7 +411,7 @@ fn value_behind(bits: &mut BitReader<'_>, header_bits: u32, width: u32, window: 
     if header_bits + width > BitReader::WINDOW_BITS {
         return wide_value_behind(start, header_bits, width);
     }
-    // In two steps, because a shift by 64 is none.
+    // In two steps, because a shift by 64 is undefined.
     Some(window << header_bits >> 1 >> (63 - width))
 }
 
@@ -454,7 +454,7 @@ pub struct BlobEnding<'a> {
 }
 
 impl BlobEnding<'_> {
-    /// Checks that only zero padding is left behind the last field read from
+    /// Checks that only zero padding is left after the last field read from
     /// [`user_fields`](Self::user_fields).
     ///
     /// # Errors
@@ -539,7 +539,7 @@ pub struct LwsFindings {
     pub length: Option<LwsError>,
     /// The fault that ended decoding. Addresses or the size are missing.
     pub stopped: Option<LwsError>,
-    /// Whole bytes behind the size that nothing here reads.
+    /// Whole bytes after the size that nothing here reads.
     pub unused_bytes: Option<LwsError>,
     /// Padding bits that are not 0.
     pub padding: Option<LwsError>,

@@ -246,13 +246,13 @@ pub struct OpenBlob<S> {
 }
 
 impl<S: Sink> OpenBlob<S> {
-    /// Returns the bit stream, right behind the size.
+    /// Returns the bit stream, right after the size.
     /// [`BlobEnding::user_fields`](crate::lws::BlobEnding::user_fields) reads these fields.
     pub const fn user_fields(&mut self) -> &mut BitWriter<S> {
         &mut self.bits
     }
 
-    /// Fills the last byte, writes the total length behind it, and returns that length and the
+    /// Fills the last byte, writes the total length after it, and returns that length and the
     /// sink.
     ///
     /// # Errors

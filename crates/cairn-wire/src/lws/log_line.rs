@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The third line is cairn's own: a stack without a size, kinds of frames ([`kind_prefix`]), `...5`
-//! for five omitted frames, `...` where the stack goes on, and `?` behind a number that may be the
+//! for five omitted frames, `...` where the stack goes on, and `?` after a number that may be the
 //! remains of a longer one ([`SuspectedLosses`](crate::lws::SuspectedLosses)).
 //! [`DecodedText::frames`] reads all of it.
 //!
@@ -34,7 +34,7 @@
 //! ```
 //!
 //! The reference tool takes a record only at the very start of its input, and then refuses
-//! everything but base64 behind it; that rule is [`decode_text`]. It accepts white space within the
+//! everything but base64 after it; that rule is [`decode_text`]. It accepts white space within the
 //! base64, as does [`decode_text`]; in a log line the record ends there.
 //!
 //! The reference's dump function prints at most 184 characters of base64. The rest of a longer blob
@@ -92,7 +92,7 @@ pub enum TextErrorKind {
     },
     /// The text is sound base64, but the blob in it is not.
     Blob(LwsError),
-    /// Behind `~b#` there is no `size: `; for [`DecodedText::frames`], no frame either.
+    /// After `~b#` there is no `size: `; for [`DecodedText::frames`], no frame either.
     NoSize,
     /// A number is missing, too large for 64 bits, or runs into a letter.
     BadNumber,
@@ -175,7 +175,7 @@ pub enum Mark<'a> {
     Decoded(DecodedText<'a>),
 }
 
-/// `~m#` and the base64 text behind it.
+/// `~m#` and the base64 text after it.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedText<'a> {
     line: &'a [u8],
@@ -197,7 +197,7 @@ impl<'a> CompressedText<'a> {
         self.line.get(self.start + COMPRESSED_MARK.len()..self.end).unwrap_or_default()
     }
 
-    /// Returns the bytes behind the base64 text, whatever they hold. `buffer` is best
+    /// Decodes the base64 text into bytes of any content. `buffer` is best
     /// [`BUFFER_BYTES`] long.
     ///
     /// # Errors
@@ -222,10 +222,10 @@ impl<'a> CompressedText<'a> {
         lws::decode(blob, word_size).map_err(|error| TextError { offset, kind: TextErrorKind::Blob(error) })
     }
 
-    /// Takes what can be had of the blob, also when the text is cut short.
+    /// Decodes as much of the blob as possible, also if the text is truncated.
     ///
     /// When the length is wrong and there are more than [`DUMP_LIMIT_CHARACTERS`], only these are
-    /// believed: behind them lies what happened to be in the memory of the device.
+    /// believed: after them lies what happened to be in the memory of the device.
     ///
     /// # Errors
     ///
@@ -236,14 +236,14 @@ impl<'a> CompressedText<'a> {
         let length = salvage.findings.length;
         if let (Some(printed), Some(_)) = (blob.get(..DUMP_LIMIT_CHARACTERS / 4 * 3), length) {
             salvage = lws::salvage(printed, word_size);
-            // The part may be a whole blob; the text is none all the same.
+            // The part may be a whole blob, but the text is not.
             salvage.findings.length = length;
         }
         Ok(salvage)
     }
 }
 
-/// `~b#` and the numbers behind it.
+/// `~b#` and the numbers after it.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodedText<'a> {
     line: &'a [u8],
@@ -621,7 +621,7 @@ impl TextError {
     }
 }
 
-/// Returns the next `~` at or behind `from`. Most log lines have none: look at sixteen bytes at
+/// Returns the next `~` at or after `from`. Most log lines have none: look at sixteen bytes at
 /// once.
 fn find_tilde(line: &[u8], from: usize) -> Option<usize> {
     let rest = line.get(from..)?;

@@ -93,7 +93,7 @@ impl PrefixLayout {
         self.list_node_offset - LENGTH_BYTES
     }
 
-    /// Where the list node starts: just behind the length field.
+    /// Where the list node starts: just after the length field.
     #[must_use]
     pub const fn list_node_offset(self) -> usize {
         self.list_node_offset

@@ -37,7 +37,7 @@
 //! ```
 //!
 //! A delta counts from the address `back` (1 to 8) items before. The length counts the whole blob,
-//! itself included; because it is at the end, a reader that has only the address behind the
+//! itself included; because it is at the end, a reader that has only the address after the
 //! blob finds its start. The two documented addresses 0x406651 and 0x406852 begin so:
 //!
 //! ```text

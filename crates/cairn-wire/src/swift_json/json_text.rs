@@ -47,7 +47,7 @@ impl<'a> JsonText<'a> {
         Characters { rest: self.escaped }
     }
 
-    /// Returns the bytes behind the text, if it is base64.
+    /// Decodes the text from base64.
     #[must_use]
     pub const fn base64_bytes(self) -> Base64Bytes<'a> {
         Base64Bytes { characters: self.characters(), offset: 0, assembler: Assembler::new() }
@@ -130,7 +130,7 @@ impl Iterator for Characters<'_> {
     }
 }
 
-/// Iterates over the bytes behind a JSON string of base64. After an error the iterator ends.
+/// Iterates over the bytes that a JSON string of base64 encodes. After an error the iterator ends.
 ///
 /// An error has the index of the offending character in the text, an escape counted as one; a
 /// character that is not ASCII is reported as byte 0xff.

@@ -124,7 +124,7 @@ impl<'a> Scanner<'a> {
                 Some(b'n') => self.word(b"null")?,
                 _ => return Err(self.unexpected("a value")),
             }
-            // Behind a value: close what ends here, or go on to the next one.
+            // After a value: close what ends here, or go on to the next one.
             loop {
                 if depth == 0 {
                     return Ok(());

@@ -39,7 +39,7 @@ pub struct ModulePath<'a> {
 }
 
 impl<'a> ModulePath<'a> {
-    /// Creates a path of these bytes, little-endian. Bytes behind the last whole unit are dropped.
+    /// Creates a path of these bytes, little-endian. Bytes after the last whole unit are dropped.
     #[must_use]
     pub const fn new(bytes: &'a [u8], width: CharWidth) -> Self {
         let (bytes, _) = bytes.split_at(bytes.len() - bytes.len() % width.bytes());

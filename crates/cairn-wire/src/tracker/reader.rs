@@ -138,7 +138,7 @@ impl core::iter::FusedIterator for StackAddresses<'_> {}
 
 /// Iterates over the events of a recording.
 ///
-/// The first event that is cut or unknown is an error, and the iterator ends behind it: nothing
+/// The first event that is cut or unknown is an error, and the iterator ends after it: nothing
 /// marks the start of an event, so what follows cannot be trusted. Strict readers `collect` into a
 /// `Result`; lenient ones keep what came before, for which [`salvage`](Self::salvage) is a
 /// shorthand.

@@ -237,7 +237,7 @@ impl<'s, 'a> Timeline<'s, 'a> {
         self.slots.get(..self.used).unwrap_or_default()
     }
 
-    /// Returns what the next event did; `None` at the end of the recording and behind an error.
+    /// Returns what the next event did; `None` at the end of the recording and after an error.
     ///
     /// # Errors
     ///

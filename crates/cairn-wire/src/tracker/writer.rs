@@ -20,7 +20,7 @@ const _: () = assert!(MAX_STACK_ADDRESSES <= u16::MAX as usize);
 /// Writes events into a [`Sink`].
 ///
 /// It refuses what the reference's player cannot take. An event that is refused leaves no trace;
-/// when the sink is full, the event may be cut, and nothing more is written behind it, so that
+/// when the sink is full, the event may be cut, and nothing more is written after it, so that
 /// readers keep everything before.
 ///
 /// ```
