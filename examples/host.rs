@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// All stages. Prints where foo was, and whether qux came to lie there.
+/// Returns all stages. Prints where foo was, and whether qux came to lie there.
 #[inline(never)]
 fn play_the_cast(directory: &Path) -> Result<(), Box<dyn Error>> {
     let mut out = io::stdout().lock();

@@ -1,5 +1,4 @@
-//! Who asks for how much memory: an allocator around the usual one counts the bytes by the call
-//! stack that wants them.
+//! Counts allocated bytes by call stack, with an allocator around the usual one.
 //!
 //! `cargo run --release -p cairn-examples --bin malloc_hook`
 

@@ -10,7 +10,7 @@ use cairn_symbols::{Error, Lookup, ModuleId, Symbolizer, SymbolizerOptions};
 pub(crate) struct Names {
     symbolizer: Symbolizer,
     program: ModuleId,
-    /// What addresses in memory are larger by than those in the file.
+    /// Difference of addresses in memory and those in the file.
     bias: u64,
 }
 
@@ -22,7 +22,8 @@ impl Names {
         Ok(Self { symbolizer, program, bias: bias_of_this_program() })
     }
 
-    /// The function that a frame is in, or its bare address when it is in none of this program.
+    /// Returns the function that a frame is in, or its bare address when it is in none of this
+    /// program.
     pub(crate) fn name(&self, frame: Frame) -> String {
         let Some(address) = frame.lookup_address() else { return format!("{frame:?}") };
         let stated = StatedAddress::new(address.value().wrapping_sub(self.bias));
@@ -33,11 +34,12 @@ impl Names {
     }
 }
 
-/// The loader lists the program first.
+/// Returns the loader lists the program first.
 fn bias_of_this_program() -> u64 {
     /// # Safety
     ///
-    /// - `module` is valid during the call, and `bias` points to a `u64` to which no other reference exists.
+    /// - `module` is valid during the call, and `bias` points to a `u64` to which no other
+    ///   reference exists.
     unsafe extern "C" fn first(module: *mut libc::dl_phdr_info, _: usize, bias: *mut c_void) -> c_int {
         // SAFETY: the caller promises a valid module and the only reference to a `u64`.
         unsafe { *bias.cast::<u64>() = (*module).dlpi_addr };

@@ -29,8 +29,8 @@ extern "C" fn on_question(_signal: c_int, _info: *mut libc::siginfo_t, context: 
     IS_ANSWERED.store(true, Ordering::Release);
 }
 
-/// What another thread is doing at this moment. The numbers mean the same in all threads. One
-/// question at a time.
+/// Returns what another thread is doing at this moment. The numbers mean the same in all threads.
+/// One question at a time.
 fn stack_of<T>(thread: &JoinHandle<T>) -> Stack {
     IS_ANSWERED.store(false, Ordering::Relaxed);
     // SAFETY: the thread was not joined, so it is there.

@@ -39,7 +39,7 @@ fn main() {
     report();
 }
 
-/// Asks for a signal every so many microseconds of processor time; for none with 0.
+/// Requests a signal every `microseconds` of processor time; none for 0.
 fn start(period_micros: libc::suseconds_t) {
     // SAFETY: zeros are a value of all three; the handler only does what a handler may do.
     unsafe {

@@ -1,16 +1,17 @@
 //! Compares two builds of `cairn`: the same programs under both, in turn, in one run.
 //!
-//! Answers whether a change costs the watched program anything. Each round runs a program plain, under the older build and
-//! under this one; figures are minima of the rounds, as noise only adds.
+//! Answers whether a change costs the watched program anything. Each round runs a program plain,
+//! under the older build and under this one; figures are minima of the rounds, as noise only adds.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::heap::{self, Cost, Tool, Work};
+use crate::heap::{self, RunCost, Tool, Work};
 use crate::machine;
 
-/// Runs each work `rounds` times under the `older` command and under this build, and prints a table.
+/// Runs each work `rounds` times under the `older` command and under this build, and prints a
+/// table.
 pub(crate) fn run(older: &str, rounds: usize, only: &[&str]) -> Result<(), String> {
     let older = std::fs::canonicalize(older).map_err(|error| format!("{older}: {error}"))?;
     let directory = std::env::temp_dir().join(format!("cairn-bench-against-{}", std::process::id()));
@@ -46,8 +47,8 @@ fn row(
 ) -> Result<String, String> {
     let plain = Tool::plain(probe);
     let tools = builds.map(|cairn| Tool::cairn_heap(cairn, probe));
-    let mut base: Option<Cost> = None;
-    let mut costs: [Option<Cost>; 2] = [None; 2];
+    let mut base: Option<RunCost> = None;
+    let mut costs: [Option<RunCost>; 2] = [None; 2];
     let mut answers = [f64::INFINITY; 2];
     for _ in 0..rounds {
         base = Some(least(base, heap::once(work, &plain, directory)?));
@@ -58,7 +59,7 @@ fn row(
     }
     let base = base.unwrap_or_default();
     let [old, new] = costs.map(Option::unwrap_or_default);
-    let pair = |figure: &dyn Fn(&Cost) -> f64| format!("{:.2}x / {:.2}x", figure(&old), figure(&new));
+    let pair = |figure: &dyn Fn(&RunCost) -> f64| format!("{:.2}x / {:.2}x", figure(&old), figure(&new));
     Ok(format!(
         "| {} | {:.2} s | {} | {} | {} | {} / {} | {:.1} / {:.1} | {:.0} / {:.0} |",
         work.name,
@@ -76,9 +77,9 @@ fn row(
 }
 
 /// Each figure's own minimum.
-fn least(before: Option<Cost>, now: Cost) -> Cost {
+fn least(before: Option<RunCost>, now: RunCost) -> RunCost {
     let Some(before) = before else { return now };
-    Cost {
+    RunCost {
         wall_seconds: before.wall_seconds.min(now.wall_seconds),
         processor_seconds: before.processor_seconds.min(now.processor_seconds),
         program_seconds: before.program_seconds.min(now.program_seconds),

@@ -1,5 +1,5 @@
-//! What annotated blocks cost: ns, instructions and bytes, beside heapprof's own library where it
-//! is named.
+//! Measures annotated blocks (ns, instructions and bytes), next to heapprof's own library if it is
+//! given.
 //!
 //! One program, `annotate_churn.c`, runs plain and with each library in turn, round after round;
 //! the medians of the added time are compared.
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use crate::machine;
 
-/// Frames of `annotate_churn` below which `malloc` is called: 17 with `pairs`, one more of its own,
+/// Frames of `annotate_churn` below which `malloc` is called. 17 with `pairs`, one more of its own,
 /// main and the three of the C library's start.
 const DEPTH: &str = "11";
 const PAIRS: u32 = 400_000;
@@ -22,7 +22,7 @@ struct Variant {
 }
 
 #[derive(Clone, Copy)]
-struct Cost {
+struct BlockCost {
     nanos: f64,
     bytes: f64,
 }
@@ -42,13 +42,13 @@ fn run_in(directory: &Path, rounds: usize) -> Result<(), String> {
     compiler.args(["-O2", "-fno-builtin", "-o"]).arg(&program).arg("benches/src/annotate_churn.c");
     succeed(&mut compiler)?;
     let variants = variants()?;
-    let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); variants.len()];
+    let mut costs: Vec<Vec<BlockCost>> = vec![Vec::new(); variants.len()];
     for _ in 0..rounds.max(1) {
         for (variant, costs) in variants.iter().zip(&mut costs) {
             costs.push(once(&program, variant)?);
         }
     }
-    let medians: Vec<Cost> = costs.into_iter().map(median).collect();
+    let medians: Vec<BlockCost> = costs.into_iter().map(median).collect();
     let plain = medians[0];
     let peer = variants
         .iter()
@@ -111,18 +111,18 @@ fn command(program: &Path, variant: &Variant, wrapper: &[&str]) -> Command {
     command
 }
 
-fn once(program: &Path, variant: &Variant) -> Result<Cost, String> {
+fn once(program: &Path, variant: &Variant) -> Result<BlockCost, String> {
     let text = succeed(command(program, variant, &[]).args([DEPTH, &PAIRS.to_string()]))?;
     // heapprof.so prints a line of its own.
     let line = text.lines().last().unwrap_or_default();
     let mut numbers = line.split(' ').map(|number| number.parse::<f64>());
     match (numbers.next(), numbers.next()) {
-        (Some(Ok(nanos)), Some(Ok(bytes))) => Ok(Cost { nanos, bytes }),
+        (Some(Ok(nanos)), Some(Ok(bytes))) => Ok(BlockCost { nanos, bytes }),
         _ => Err(format!("{}: no figures in {text:?}", variant.name)),
     }
 }
 
-/// What a pair more costs, by valgrind's callgrind; `None` where that is not there.
+/// Returns what a pair more costs, by valgrind's callgrind; `None` where that is not there.
 fn instructions(directory: &Path, program: &Path, variant: &Variant) -> Option<f64> {
     const FEW: u32 = 5_000;
     let output = format!("--callgrind-out-file={}", directory.join("callgrind").display());
@@ -145,8 +145,8 @@ fn succeed(command: &mut Command) -> Result<String, String> {
     }
 }
 
-fn median(mut costs: Vec<Cost>) -> Cost {
+fn median(mut costs: Vec<BlockCost>) -> BlockCost {
     let bytes = costs[0].bytes;
     costs.sort_by(|a, b| a.nanos.total_cmp(&b.nanos));
-    Cost { nanos: costs[costs.len() / 2].nanos, bytes }
+    BlockCost { nanos: costs[costs.len() / 2].nanos, bytes }
 }

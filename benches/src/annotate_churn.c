@@ -1,12 +1,12 @@
-/* malloc and free in pairs, below so many frames: `annotate_churn DEPTH PAIRS`. Prints ns a pair, and bytes a block. */
+/* malloc and free in pairs, below DEPTH frames: `annotate_churn DEPTH PAIRS`. Prints ns a pair, and bytes a block. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#define KEPT 4096
+#define RETAINED 4096
 
-static void *kept[KEPT];
+static void *retained[RETAINED];
 static unsigned long long state = 88172645463325252ull;
 
 static unsigned next(void) {
@@ -24,11 +24,11 @@ static double now(void) {
 
 __attribute__((noinline)) static int pairs(int count) {
     for (int i = 0; i < count; i++) {
-        unsigned place = next() % KEPT;
-        free(kept[place]);
+        unsigned place = next() % RETAINED;
+        free(retained[place]);
         char *block = malloc(16 + next() % 500);
         block[0] = 1;
-        kept[place] = block;
+        retained[place] = block;
     }
     return count;
 }
@@ -41,7 +41,7 @@ __attribute__((noinline)) static int below(int depth, int count) {
 
 int main(int argc, char **argv) {
     int depth = argc > 1 ? atoi(argv[1]) : 0, count = argc > 2 ? atoi(argv[2]) : 0;
-    below(depth, KEPT * 4);
+    below(depth, RETAINED * 4);
     double began = now();
     below(depth, count);
     double ended = now();

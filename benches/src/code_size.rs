@@ -11,8 +11,8 @@ use std::process::Command;
 /// The machines that are tried; those whose `core` is not installed are named and left out.
 const TARGETS: [&str; 3] = ["thumbv7em-none-eabi", "aarch64-unknown-none", "x86_64-unknown-linux-gnu"];
 
-/// What is kept by the linker, by the names of the example's functions.
-const KEPT: [(&str, &[&str]); 3] = [
+/// Code that the linker retains, by the names of the example's functions.
+const RETAINED: [(&str, &[&str]); 3] = [
     ("CBF encode", &["cairn_cbf_encode"]),
     ("lws encode", &["cairn_lws_encode"]),
     ("both", &["cairn_cbf_encode", "cairn_lws_encode"]),
@@ -32,7 +32,7 @@ pub(crate) fn run() -> Result<(), String> {
             continue;
         }
         let library = build(target)?;
-        for (label, functions) in KEPT {
+        for (label, functions) in RETAINED {
             let linked = link(&library, functions)?;
             let sizes = section_sizes(&linked)?;
             let verdict = match label {

@@ -29,7 +29,7 @@ const ADDRESSES: u64 = 20_000;
 const FRAMES: u32 = 16;
 
 /// Runs all parts. `gibibytes` is the size of the image that is searched; ten times a gigabyte of
-/// random bytes are searched for blocks that are none, and the files named by `more` too.
+/// random bytes are searched for false blocks, and the files named by `more` too.
 pub(crate) fn run(cairn: &str, gibibytes: u64, more: &[&str]) -> Result<(), String> {
     let directory = std::env::temp_dir().join(format!("cairn-bench-core-{}", std::process::id()));
     std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
@@ -235,8 +235,8 @@ fn false_blocks(directory: &Path, more: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// A core of the `cairn` program itself, as the kernel would write it, but for the contents of its
-/// heap.
+/// Returns a core of the `cairn` program itself. It is as the kernel would write it, except for the
+/// contents of the heap.
 fn write_core(path: &Path, program: &Path) -> std::io::Result<()> {
     let elf = std::fs::read(program)?;
     let program = std::fs::canonicalize(program)?;
@@ -350,7 +350,7 @@ fn write_heap(file: &mut impl Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// An anchor, and behind it a stack table of stacks of [`FRAMES`] frames each, anywhere in the
+/// Returns an anchor and a stack table after it. Each stack has [`FRAMES`] frames, anywhere in the
 /// program's code.
 fn table_image(code: u64, code_bytes: u64) -> Vec<u8> {
     let order = ByteOrder::LittleEndian;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_format::AbsoluteAddress;
 
-/// The committed corpus.
+/// Returns the committed corpus.
 pub(crate) fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/stacks")
 }
@@ -54,8 +54,8 @@ impl Module {
     }
 }
 
-/// Many stacks in one piece of memory, so that a pass over them measures the format and not the
-/// cache misses of thousands of small vectors.
+/// Many stacks in one piece of memory. A pass over them measures the format, not the cache misses
+/// of thousands of small vectors.
 #[derive(Clone, Default)]
 pub(crate) struct Stacks {
     addresses: Vec<AbsoluteAddress>,
@@ -102,8 +102,7 @@ impl Stacks {
         self.addresses.len()
     }
 
-    /// The same stacks, each cut to its `limit` innermost frames: what libwebsockets' capture
-    /// keeps.
+    /// Returns the stacks, each cut to its `limit` innermost frames, as by libwebsockets' capture.
     pub(crate) fn innermost(&self, limit: usize) -> Self {
         let mut cut = Self::default();
         for stack in self.iter() {
@@ -125,7 +124,7 @@ impl Program {
         program_names(directory, ".stacks")?.iter().map(|name| Self::load(directory, name)).collect()
     }
 
-    /// The program `name` of the corpus in `directory`.
+    /// Returns the program `name` of the corpus in `directory`.
     pub(crate) fn load(directory: &Path, name: &str) -> Result<Self, String> {
         let path = directory.join(format!("{name}.stacks"));
         let bytes = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -135,8 +134,8 @@ impl Program {
         Ok(Self { name: name.to_owned(), modules, stacks })
     }
 
-    /// The same program as if linked for low memory: its modules, and the 1 MiB areas that belong
-    /// to none, placed one after the other from 0x400000.
+    /// Returns the program as if linked for low memory. Its modules, and the 1 MiB areas that
+    /// belong to none, lie one after the other from 0x400000.
     ///
     /// libwebsockets' encoder loses bits of addresses of 2^31 and more; on these it and cairn do
     /// the same work.
@@ -179,7 +178,7 @@ impl Program {
     }
 }
 
-/// All stacks of all programs, one program after the other.
+/// Returns all stacks of all programs, one program after the other.
 pub(crate) fn joined<'a>(programs: impl IntoIterator<Item = &'a Program>) -> Stacks {
     let mut all = Stacks::default();
     for program in programs {
@@ -236,7 +235,7 @@ pub(crate) struct Window {
     pub(crate) stacks: Stacks,
 }
 
-/// The bytes of a `.stacks` file.
+/// Returns the bytes of a `.stacks` file.
 pub(crate) fn pack(windows: &[Window]) -> Vec<u8> {
     let mut table: Vec<AbsoluteAddress> =
         windows.iter().flat_map(|window| window.stacks.addresses.clone()).collect();
@@ -271,7 +270,7 @@ pub(crate) fn pack(windows: &[Window]) -> Vec<u8> {
     bytes
 }
 
-/// The stacks of a `.stacks` file, or `None` if it is damaged.
+/// Returns the stacks of a `.stacks` file, or `None` if it is damaged.
 pub(crate) fn unpack(mut bytes: &[u8]) -> Option<Stacks> {
     let input = &mut bytes;
     let mut table = Vec::new();
@@ -287,12 +286,12 @@ pub(crate) fn unpack(mut bytes: &[u8]) -> Option<Stacks> {
         for _ in 0..take(input)? {
             let requested_bytes = take(input)?;
             let shared = usize::try_from(take(input)?).ok()?;
-            let kept_from = previous.len().checked_sub(shared)?;
+            let shared_from = previous.len().checked_sub(shared)?;
             let mut current = Vec::new();
             for _ in 0..take(input)? {
                 current.push(*table.get(usize::try_from(take(input)?).ok()?)?);
             }
-            current.extend_from_slice(previous.get(kept_from..)?);
+            current.extend_from_slice(previous.get(shared_from..)?);
             stacks.push(requested_bytes, current.iter().copied());
             previous = current;
         }

@@ -3,7 +3,7 @@
 //!
 //! Each work runs plain and under each tool in turn, round after round; medians of the rounds. Two
 //! figures for cairn, of the same runs: *in the program* is the processor time of the recorded
-//! process alone, which a probe in it tells at its end; *in all* that of the command beside it as
+//! process alone, which a probe in it writes at its end; *in all* that of the command beside it as
 //! well. The tools write where they normally do. Profilers that are a part of an allocator are
 //! compared with that allocator without.
 
@@ -32,7 +32,7 @@ pub(crate) struct Tool {
     ending: &'static str,
     /// Libraries that the loader puts into the program.
     preload: Vec<String>,
-    /// What it is compared with, by its place in the list.
+    /// Index in the list of the peer that it is compared with.
     base: usize,
 }
 
@@ -43,13 +43,13 @@ const BYTEHOUND: &str = ".bytehound";
 /// Names bytehound's library: nobody ships it, so who wants it in the tables builds it.
 const BYTEHOUND_LIBRARY: &str = "CAIRN_BENCH_BYTEHOUND";
 
-/// What one run took.
+/// Cost of one run.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Cost {
+pub(crate) struct RunCost {
     pub(crate) wall_seconds: f64,
-    /// Of everything that ran.
+    /// Cost of all processes.
     pub(crate) processor_seconds: f64,
-    /// Of the program, where the probe is in it.
+    /// Cost of the program, if the probe is in it.
     pub(crate) program_seconds: f64,
     pub(crate) recorded_bytes: u64,
     /// Peak of the program's resident memory, and what of it at its end was no file, in KiB.
@@ -139,12 +139,12 @@ fn measure(work: &Work, tools: &[Tool], directory: &Path, rounds: usize) -> Resu
             cost.allocations = if tool.ending == ".cairn" && round == 0 {
                 allocations_in(tool, directory)
             } else {
-                costs.first().map_or(0.0, |first: &Cost| first.allocations)
+                costs.first().map_or(0.0, |first: &RunCost| first.allocations)
             };
             costs.push(cost);
         }
     }
-    let medians: Vec<Cost> = costs.iter().map(|costs| median(costs)).collect();
+    let medians: Vec<RunCost> = costs.iter().map(|costs| median(costs)).collect();
     let plain = medians.first().copied().unwrap_or_default();
     let allocations = medians.iter().map(|cost| cost.allocations).fold(0.0, f64::max);
     print!(
@@ -212,7 +212,7 @@ pub(crate) fn recordings(directory: &Path) -> impl Iterator<Item = PathBuf> {
     files.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "cairn"))
 }
 
-/// Of what `cairn heap` has just recorded.
+/// Counts the allocations in the recordings that `cairn heap` has just made.
 fn allocations_in(tool: &Tool, directory: &Path) -> f64 {
     let Some(cairn) = tool.wrapper.first() else { return 0.0 };
     recordings(directory)
@@ -226,7 +226,7 @@ fn allocations_in(tool: &Tool, directory: &Path) -> f64 {
         .sum()
 }
 
-pub(crate) fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
+pub(crate) fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<RunCost, String> {
     let records = directory.join("records");
     let _ = fs::remove_dir_all(&records);
     fs::create_dir_all(&records).map_err(|error| error.to_string())?;
@@ -240,9 +240,9 @@ pub(crate) fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, S
         .stderr(Stdio::null());
     command.envs(work.environment.iter().copied());
     command.envs(tool.environment.iter().map(|(name, value)| (name, value)));
-    let told = directory.join("probe.txt");
-    let _ = fs::remove_file(&told);
-    command.env("CAIRN_BENCH_PROBE", &told);
+    let figures_text = directory.join("probe.txt");
+    let _ = fs::remove_file(&figures_text);
+    command.env("CAIRN_BENCH_PROBE", &figures_text);
     if !tool.preload.is_empty() {
         command.env("LD_PRELOAD", tool.preload.join(":"));
     }
@@ -261,9 +261,9 @@ pub(crate) fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, S
         .map(|facts| if tool.ending.is_empty() { 0 } else { facts.len() })
         .sum();
     let processor_seconds = children_seconds() - before;
-    let told = fs::read_to_string(&told).unwrap_or_default();
-    let of_program = own_figures(&told, &work.program);
-    Ok(Cost {
+    let figures_text = fs::read_to_string(&figures_text).unwrap_or_default();
+    let of_program = own_figures(&figures_text, &work.program);
+    Ok(RunCost {
         wall_seconds,
         processor_seconds,
         program_seconds: of_program.iter().map(|figures| figures[0]).sum(),
@@ -274,9 +274,9 @@ pub(crate) fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, S
     })
 }
 
-/// What the probe told of the program itself: the command beside it has it too. Seconds, and two
-/// sizes in KiB.
-fn own_figures(told: &str, program: &str) -> Vec<[f64; 3]> {
+/// Returns the program's own figures, as the probe wrote them. The command next to it has them too.
+/// Seconds, and two sizes in KiB.
+fn own_figures(figures_text: &str, program: &str) -> Vec<[f64; 3]> {
     let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
     let figures = |line: &str| {
         let mut words = line.splitn(4, ' ');
@@ -284,7 +284,7 @@ fn own_figures(told: &str, program: &str) -> Vec<[f64; 3]> {
         let figures = [number()?, number()?, number()?];
         (words.next()? == name).then_some(figures)
     };
-    told.lines().filter_map(figures).collect()
+    figures_text.lines().filter_map(figures).collect()
 }
 
 /// Processor time of the children that were waited for, and of theirs.
@@ -300,13 +300,13 @@ fn children_seconds() -> f64 {
 }
 
 /// Each figure's own.
-fn median(costs: &[Cost]) -> Cost {
-    let of = |figure: fn(&Cost) -> f64| {
+fn median(costs: &[RunCost]) -> RunCost {
+    let of = |figure: fn(&RunCost) -> f64| {
         let mut figures: Vec<f64> = costs.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
         figures.get(figures.len() / 2).copied().unwrap_or_default()
     };
-    Cost {
+    RunCost {
         wall_seconds: of(|cost| cost.wall_seconds),
         processor_seconds: of(|cost| cost.processor_seconds),
         program_seconds: of(|cost| cost.program_seconds),
@@ -326,7 +326,7 @@ fn compile(compiler: &mut Command, source: &Path, program: &Path) -> Result<(), 
     }
 }
 
-/// The command as it is shipped.
+/// Returns the command as it is shipped.
 pub(crate) fn build_cairn() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built =
@@ -338,7 +338,7 @@ pub(crate) fn build_cairn() -> Result<PathBuf, String> {
     fs::canonicalize(target.join("release/cairn")).map_err(|error| error.to_string())
 }
 
-/// The library that the command puts into programs: it tells its children where that is.
+/// Returns the library that the command puts into programs: it passes the path to its children.
 fn library(cairn: &Path, directory: &Path) -> Result<String, String> {
     let output = Command::new(cairn)
         .args(["heap", "--quiet", "--children", "env"])

@@ -1,4 +1,4 @@
-// Says at the end of a program what it took itself: put into it, because whoever runs it beside a tool sees the sum of the two only.
+// Prints the program's own cost at its end. It is loaded into the program, because a measurement from outside sees only the sum of program and tool.
 // A line: seconds of processor, peak of resident memory in KiB, of it without the pages of files, name.
 #include <fcntl.h>
 #include <stdio.h>

@@ -66,8 +66,8 @@ fn aggregator() {
     }
 }
 
-/// Allocations and frees of blocks at random, after the first `live` blocks; a tenth of the stacks
-/// makes most of them.
+/// Allocations and frees of blocks at random. They follow the first `live` blocks; a tenth of the
+/// stacks makes most of them.
 fn synthesize(live: usize) -> HeapProfile {
     let mut heap = Aggregator::new(STACKS as usize, THREADS as usize, Scope::default(), Sampling::All);
     let mut random = 0x1234_5678_9abc_def1_u64;
@@ -106,15 +106,15 @@ fn next(mut random: u64) -> u64 {
     random
 }
 
-/// What one run of a command cost.
+/// Cost of one run of a command.
 #[derive(Clone, Copy, Default)]
-struct Cost {
+struct CommandCost {
     wall_seconds: f64,
     processor_seconds: f64,
     peak_mib: f64,
 }
 
-/// All commands in turn on recordings of the same work, output to nowhere.
+/// Returns all commands in turn on recordings of the same work, output to nowhere.
 fn against_heaptrack(ours: &[&str], theirs: &str) -> Result<(), String> {
     let program = std::env::var("CAIRN").unwrap_or_else(|_| "target/release/cairn".to_owned());
     let reports =
@@ -129,7 +129,7 @@ fn against_heaptrack(ours: &[&str], theirs: &str) -> Result<(), String> {
     }
     println!("\n| command | wall | processor | peak memory |\n|---|---:|---:|---:|");
     for (command, costs) in commands.iter().zip(&costs) {
-        let Cost { wall_seconds, processor_seconds, peak_mib } = median(costs);
+        let CommandCost { wall_seconds, processor_seconds, peak_mib } = median(costs);
         let name: Vec<&str> = command.iter().filter_map(|word| word.rsplit('/').next()).collect();
         println!(
             "| {} | {wall_seconds:.3} s | {processor_seconds:.3} s | {peak_mib:.1} MiB |",
@@ -140,13 +140,13 @@ fn against_heaptrack(ours: &[&str], theirs: &str) -> Result<(), String> {
 }
 
 /// Each figure's own median.
-fn median(costs: &[Cost]) -> Cost {
-    let of = |figure: fn(&Cost) -> f64| {
+fn median(costs: &[CommandCost]) -> CommandCost {
+    let of = |figure: fn(&CommandCost) -> f64| {
         let mut figures: Vec<f64> = costs.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
         figures.get(figures.len() / 2).copied().unwrap_or_default()
     };
-    Cost {
+    CommandCost {
         wall_seconds: of(|cost| cost.wall_seconds),
         processor_seconds: of(|cost| cost.processor_seconds),
         peak_mib: of(|cost| cost.peak_mib),
@@ -154,7 +154,7 @@ fn median(costs: &[Cost]) -> Cost {
 }
 
 #[allow(clippy::zombie_processes, reason = "wait4 waits for it, and tells what it used")]
-fn cost(words: &[String]) -> Result<Cost, String> {
+fn cost(words: &[String]) -> Result<CommandCost, String> {
     let (program, arguments) = words.split_first().ok_or("no command")?;
     let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
@@ -167,11 +167,11 @@ fn cost(words: &[String]) -> Result<Cost, String> {
     // types that are asked for.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, &raw mut usage) };
     let wall_seconds = start.elapsed().as_secs_f64();
-    // A recording that has no end is told with 3.
+    // A recording that has no end is given with 3.
     if waited < 0 || !libc::WIFEXITED(status) || !matches!(libc::WEXITSTATUS(status), 0 | 3) {
         return Err(format!("{program}: status {status}"));
     }
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     let processor_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
-    Ok(Cost { wall_seconds, processor_seconds, peak_mib: usage.ru_maxrss as f64 / 1024.0 })
+    Ok(CommandCost { wall_seconds, processor_seconds, peak_mib: usage.ru_maxrss as f64 / 1024.0 })
 }

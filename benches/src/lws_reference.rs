@@ -51,7 +51,7 @@ pub(crate) struct LwsReference {
     base64_decode: Base64Decode,
 }
 
-/// What one blob holds: the addresses, innermost first, and the allocation size.
+/// Content of one blob: the addresses, innermost first, and the allocation size.
 pub(crate) struct Decoded {
     info: Info,
 }
@@ -73,11 +73,11 @@ impl Decoded {
 }
 
 impl LwsReference {
-    /// The library that the environment names.
+    /// Returns the library that the environment names.
     ///
     /// # Errors
     ///
-    /// A sentence that says why there is none.
+    /// A sentence with the reason why there is no peer.
     pub(crate) fn load() -> Result<Self, String> {
         let path = env::var(VARIABLE).map_err(|_| format!("{VARIABLE} is not set"))?;
         let c_path = CString::new(path.as_str()).map_err(|_| format!("{VARIABLE} holds a NUL byte"))?;
@@ -108,8 +108,8 @@ impl LwsReference {
         }
     }
 
-    /// Writes a whole blob (backtrace, size, length) to `blob`, in the steps in which
-    /// `lws_alloc_metadata_gen` does. Answers the blob's length, or `None` when it does not fit.
+    /// Writes a whole blob (backtrace, size, length) to `blob`, in the steps of
+    /// `lws_alloc_metadata_gen`. Answers the blob's length, or `None` when it does not fit.
     pub(crate) fn encode(
         &self,
         addresses: &[AbsoluteAddress],
@@ -123,8 +123,8 @@ impl LwsReference {
         }
         let mut stream = Stream { bytes: null_mut(), position_bits: 0, length_bytes: 0 };
         let size_bits = (usize::BITS - allocation_bytes.leading_zeros()).max(1);
-        // SAFETY: the stream writes only to `blob`, of which it knows the length less one byte: on
-        // overrun the C code clears one byte past what it was told. `info.depth` is below 32, the
+        // SAFETY: the stream writes only to `blob`, and has its length less one byte: on
+        // overrun the C code clears one byte past what it was given. `info.depth` is below 32, the
         // number of its addresses.
         let overrun = unsafe {
             (self.stream_init)(&mut stream, blob.as_mut_ptr(), blob.len().checked_sub(1)?);

@@ -1,4 +1,4 @@
-//! What the formats cost on real stacks, measured against peers in the same run.
+//! Measures the formats on real stacks, against peers in the same run.
 //!
 //! ```text
 //! cargo xtask bench formats
@@ -48,13 +48,13 @@ Usage: cargo xtask bench COMMAND
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   heap [ROUNDS [WORK...]]      whole programs under cairn heap and heaptrack, as Markdown
   recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
-  recording window [MILLIONS]  time and memory for a second out of a long recording of so many millions of marks
-  recording mutate THOUSANDS   opens and reads so many thousands of damaged recordings; what counts is that it ends
+  recording window [MILLIONS]  time and memory for a second out of a recording of this many millions of marks
+  recording mutate THOUSANDS   opens and reads this many thousands of damaged recordings; it must end
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
   report                       heap events added up a second, on 100 million synthesized ones
   report CAIRN HEAPTRACK       `cairn report` against heaptrack_print on recordings of the same run
   code-size                    text bytes of the encoders for embedded use
-  loop CASE PASSES             run one case so many times (for a profiler); `loop list 0` names the cases
+  loop CASE PASSES             run one case PASSES times (for a profiler); `loop list 0` names the cases
   marks                        ns and bytes of recorded marks and heap events against the bare capture
   modules                      what the ways to learn of loaded modules cost
   traces DIRECTORY             bytes per frame of CBF over full traces

@@ -10,7 +10,7 @@ const RUN: Duration = Duration::from_millis(8);
 /// Timed runs per case. Odd, so that the median is one of them.
 const ROUNDS: usize = 21;
 
-/// What one unit of work is.
+/// Name of one unit of work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unit {
     Frame,
@@ -40,13 +40,13 @@ pub(crate) struct Case<'a> {
     pub(crate) units: usize,
     /// Encoded bytes that one pass reads or writes.
     pub(crate) bytes: usize,
-    /// One pass over the input. The number keeps the optimiser from dropping the work, and shows
+    /// One skip the input. The number keeps the optimiser from dropping the work, and shows
     /// that all passes and all implementations of an operation did the same.
     pub(crate) pass: Box<dyn FnMut() -> u64 + 'a>,
 }
 
 impl Case<'_> {
-    /// The name by which `loop` runs it.
+    /// Returns the name by which `loop` runs it.
     pub(crate) fn id(&self) -> String {
         format!("{}/{}/{}", self.operation, self.implementation, self.input).to_lowercase().replace(' ', "-")
     }

@@ -1,9 +1,9 @@
 //! Millions of damaged recordings, opened and read: each ends, without a panic, in bounded memory.
 //!
-//! What a fuzzer cannot do in the time is done here: its target also packs and compares, and takes
-//! many times as long. The changes are bytes, whole words, and pieces copied, at random places;
-//! checksums are made right again in every second packed one, so that what is behind them is
-//! reached.
+//! Runs more inputs than a fuzzer can in the same time: the fuzz target also packs and compares,
+//! and takes many times as long. The changes are bytes, whole words, and pieces copied, at random
+//! places; checksums are made right again in every second packed one, so that what is behind them
+//! is reached.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -43,8 +43,7 @@ impl Events for Sum {
     }
 }
 
-/// A small spool with something of everything, cut behind its last record, and what packing makes
-/// of it.
+/// Returns a small spool with every kind of record, cut after its last record, and its packed form.
 fn samples(seed: u64) -> Result<[Vec<u8>; 2], String> {
     let mut random = Random(seed);
     let mut program = Program::new(2, 8);
@@ -79,7 +78,7 @@ fn samples(seed: u64) -> Result<[Vec<u8>; 2], String> {
     Ok([spool, packed])
 }
 
-/// A place where something is: headers, control words, and the first kilobytes of blocks.
+/// Returns a place where something is: headers, control words, and the first kilobytes of blocks.
 fn place(bytes: &[u8], random: &mut Random) -> usize {
     let any = random.below(bytes.len() as u64) as usize;
     let place =
@@ -141,7 +140,7 @@ fn survives(bytes: Vec<u8>, window: Option<(u64, u64)>) -> bool {
     true
 }
 
-/// Does it so many thousand times, and says now and then how far it is.
+/// Repeats the check `thousands` thousand times, and prints its progress now and then.
 pub(crate) fn run(thousands: u64) -> Result<(), String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| error.to_string())?;
     let seed = now.as_nanos() as u64 | 1;

@@ -1,4 +1,4 @@
-//! A yardstick for the Compact Backtrace Format: the rule as its document tells it, written
+//! A yardstick for the Compact Backtrace Format: the rule of its document, written
 //! plainly, one byte at a time.
 //!
 //! Swift's own encoder needs a Swift compiler, which this harness does not ask for. This is **not**
@@ -69,8 +69,8 @@ fn put_operand(value: u64, bytes: u32, output: &mut Vec<u8>) {
     }
 }
 
-/// Calls `visit` with every address of the record in `bytes`; false when it is not a record of
-/// [`encode`].
+/// Calls `visit` with every address of the record in `bytes`. Returns false if [`encode`] did not
+/// write it.
 pub(crate) fn decode(bytes: impl IntoIterator<Item = u8>, mut visit: impl FnMut(u64)) -> bool {
     let mut bytes = bytes.into_iter();
     if bytes.next() != Some(0x02) {

@@ -1,4 +1,4 @@
-//! What recordings cost after the program: packing, opening, reading, a window of time, and bytes
+//! Measures recordings after the program: packing, opening, reading, a window of time, and bytes
 //! for each event.
 //!
 //! The spools are made by the test support of `cairn-analysis`, by the rules that a recorder
@@ -49,16 +49,16 @@ impl Events for Totals {
     }
 }
 
-struct Work {
+struct EventWork {
     name: &'static str,
     events: u64,
-    /// What the bytes are divided by.
+    /// Divisor of the bytes.
     units: u64,
     spool: Vec<u8>,
 }
 
 /// Sizes and stacks drawn at random, blocks freed at random: nothing to foresee.
-fn churn(name: &'static str, pairs: u64, threads: u64, stacks: u64, sizes: u64) -> Work {
+fn churn(name: &'static str, pairs: u64, threads: u64, stacks: u64, sizes: u64) -> EventWork {
     let mut random = Random(42);
     let mut program = Program::new(threads as u32, 8);
     let stacks = program.spool.stacks(stacks as u32);
@@ -74,12 +74,12 @@ fn churn(name: &'static str, pairs: u64, threads: u64, stacks: u64, sizes: u64) 
     while !program.live.is_empty() {
         program.free(1, 0);
     }
-    Work { name, events: pairs * 2, units: pairs, spool: program.finish() }
+    EventWork { name, events: pairs * 2, units: pairs, spool: program.finish() }
 }
 
-/// A program of loops: each round allocates the same nodes and strings, now and then one that
-/// stays.
-fn loops(pairs: u64) -> Work {
+/// Returns a program of loops. Each round allocates the same nodes and strings, now and then one
+/// that stays.
+fn loops(pairs: u64) -> EventWork {
     let mut random = Random(43);
     let mut program = Program::new(1, 8);
     let stacks = program.spool.stacks(2000);
@@ -93,8 +93,8 @@ fn loops(pairs: u64) -> Work {
             let stack = stacks[(round * 37 + step * 11) % stacks.len()];
             program.alloc(1, 16 + (step as u64 * 24) % 200, stack);
         }
-        let kept = usize::from(random.below(4) == 0);
-        while program.live.len() > base + kept {
+        let retained = usize::from(random.below(4) == 0);
+        while program.live.len() > base + retained {
             program.counter += 100;
             let last = program.live.len() - 1;
             program.free(1, last);
@@ -108,7 +108,7 @@ fn loops(pairs: u64) -> Work {
     while let Some(last) = program.live.len().checked_sub(1) {
         program.free(1, last);
     }
-    Work {
+    EventWork {
         name: "loops, 1 thread",
         events: program.allocations * 2,
         units: program.allocations,
@@ -116,7 +116,7 @@ fn loops(pairs: u64) -> Work {
     }
 }
 
-fn marks(count: u64) -> Work {
+fn marks(count: u64) -> EventWork {
     let mut random = Random(44);
     let mut program = Program::new(4, 8);
     let stacks = program.spool.stacks(5000);
@@ -131,7 +131,7 @@ fn marks(count: u64) -> Work {
             .spool
             .write(thread, Lane::Outer, counter, |sink| sink.mark(counter, stack, 1, MarkValue::None, text));
     }
-    Work { name: "marks, 4 threads", events: count, units: count, spool: program.finish() }
+    EventWork { name: "marks, 4 threads", events: count, units: count, spool: program.finish() }
 }
 
 /// Time of the processor that this thread took: the machine is shared.
@@ -142,7 +142,7 @@ fn processor_nanos() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// The best of three.
+/// Returns the best of three.
 fn nanos(mut work: impl FnMut()) -> f64 {
     (0..3)
         .map(|_| {
@@ -175,7 +175,7 @@ pub(crate) fn run(millions: u64) -> Result<(), String> {
         "| work | spool B/unit | packed B/unit | pack ns/unit | read spool ns/event | read packed ns/event | open spool ms | open packed ms | a second's window ms |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
-    let works: [&dyn Fn() -> Work; 5] = [
+    let works: [&dyn Fn() -> EventWork; 5] = [
         &|| churn("churn, 1 thread, 1000 stacks x 126 sizes", count, 1, 1000, 126),
         &|| churn("churn, 1 thread, 200 stacks x 8 sizes", count, 1, 200, 8),
         &|| churn("churn, 4 threads, 200 stacks x 8 sizes", count, 4, 200, 8),
@@ -189,7 +189,7 @@ pub(crate) fn run(millions: u64) -> Result<(), String> {
     result
 }
 
-fn row(work: &Work, directory: &std::path::Path) -> Result<(), String> {
+fn row(work: &EventWork, directory: &std::path::Path) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", work.name);
     let (spool_path, packed_path) = (directory.join("spool.cairn"), directory.join("packed.cairn"));
     std::fs::write(&spool_path, &work.spool).map_err(|error| failed(&error))?;
@@ -238,9 +238,8 @@ fn row(work: &Work, directory: &std::path::Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Marks whose text nobody can foresee, as request numbers are: the packed recording is nearly as
-/// large as the spool. A mark each 30 us on average, by four threads, at one of some thousand
-/// stacks.
+/// Marks with unpredictable text, such as request numbers. The packed recording is nearly as large
+/// as the spool. A mark each 30 us on average, by four threads, at one of some thousand stacks.
 fn unforeseen_marks(count: u64) -> Vec<u8> {
     let mut random = Random(45);
     let mut program = Program::new(4, 8);
@@ -259,7 +258,7 @@ fn unforeseen_marks(count: u64) -> Vec<u8> {
     program.finish()
 }
 
-/// What the kernel says of this process, in bytes.
+/// Returns what the kernel says of this process, in bytes.
 pub(crate) fn status_bytes(name: &str) -> Result<u64, String> {
     let text = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -267,7 +266,7 @@ pub(crate) fn status_bytes(name: &str) -> Result<u64, String> {
     number.map(|kib| kib << 10).ok_or_else(|| format!("/proc/self/status says nothing of {name}"))
 }
 
-/// The most memory that `work` takes beyond what there is now, in bytes.
+/// Returns the most memory that `work` takes beyond what there is now, in bytes.
 fn peak_bytes(work: impl FnOnce()) -> Result<u64, String> {
     // Begins to count the peak anew.
     std::fs::write("/proc/self/clear_refs", "5").map_err(|error| error.to_string())?;
@@ -314,7 +313,7 @@ fn window_rows(count: u64, directory: &std::path::Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The line of the table for one file.
+/// Returns the line of the table for one file.
 pub(crate) fn window_row(name: &str, path: &std::path::Path) -> Result<(), String> {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();

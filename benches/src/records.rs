@@ -12,7 +12,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// One record for each stack.
+    /// Returns one record for each stack.
     pub(crate) fn of(stacks: &Stacks, encode: impl Fn(Stack<'_>, &mut GrowingSink<'_>)) -> Self {
         let mut records = Self::default();
         for stack in stacks.iter() {

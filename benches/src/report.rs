@@ -19,7 +19,7 @@ pub(crate) fn formats() -> Result<(), String> {
         inputs.peer.as_ref().map_or_else(|why| format!("missing, {why}"), |_| "in the run".to_owned())
     );
     println!(
-        "- Swift's encoder: missing (needs a Swift compiler); `plain rule` is the yardstick beside ours\n"
+        "- Swift's encoder: missing (needs a Swift compiler); `plain rule` is the yardstick next to ours\n"
     );
     print_timings(&rows);
     println!();

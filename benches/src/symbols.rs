@@ -39,9 +39,9 @@ pub(crate) fn run(programs: &[&str]) -> Result<()> {
     outcome
 }
 
-/// The child: answers the addresses of standard input. With a cache directory it uses the index
-/// there; with `build` it makes the index and answers nothing; with `memory` it prints what memory
-/// the answers took in place of them.
+/// Returns the child: answers the addresses of standard input. With a cache directory it uses the
+/// index there; with `build` it makes the index and answers nothing; with `memory` it prints what
+/// memory the answers took in place of them.
 pub(crate) fn answer(arguments: &[&str]) -> Result<()> {
     let [file, rest @ ..] = arguments else { return Err("symbols-run FILE [CACHE [build|memory]]".into()) };
     let mut options = SymbolizerOptions::new();
@@ -79,8 +79,8 @@ pub(crate) fn answer(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the answers take: each is dropped before the next one, so that the question's list and the
-/// answers do not count.
+/// Returns the memory of the answers. Each is dropped before the next one, so that the list of
+/// questions and the answers do not count.
 ///
 /// Touched is what the kernel says is resident of the mappings of the index and of the program
 /// (`Rss` in `/proc/self/smaps`); it maps up to 16 pages around each that is asked for. The growth
@@ -103,8 +103,8 @@ fn resident_kb(field: &str) -> Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// Of all files that are mapped from their first byte on and are not executable: the index and the
-/// program that is asked for.
+/// Resident bytes of all files that are mapped from their first byte and not executable. They are
+/// the index and the program in question.
 fn mapped_kb() -> Result<u64> {
     let maps = fs::read_to_string("/proc/self/smaps")?;
     let mut counts = false;
@@ -141,7 +141,7 @@ fn print_as_llvm(answer: &cairn_symbols::Resolution, text: &mut String) {
     text.push('\n');
 }
 
-/// What one process used.
+/// Resources that one process used.
 #[derive(Clone, Copy, Default)]
 struct Used {
     wall_seconds: f64,
@@ -251,7 +251,8 @@ fn measure(program: &Path, scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How often all frames have the same file and line as llvm-symbolizer's, and what the rest is.
+/// How many times all frames have the same file and line as llvm-symbolizer's, and what the rest
+/// is.
 fn print_agreement(ours: &str, theirs: &str) {
     let places = |answer: &str| -> Vec<String> {
         let lines = answer.trim_end().lines().skip(1).step_by(2);
@@ -297,7 +298,7 @@ fn addresses(program: &Path) -> Result<Vec<u64>> {
     if total == 0 {
         return Err(format!("{}: `nm` finds no functions", program.display()).into());
     }
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = AddressRandom(0x9e37_79b9_7f4a_7c15);
     let places: Vec<u64> = (0..PLACES)
         .map(|_| {
             let at = random.next() % total;
@@ -327,9 +328,9 @@ fn function(line: &str) -> Option<(u64, u64)> {
 }
 
 /// xorshift64*.
-struct Random(u64);
+struct AddressRandom(u64);
 
-impl Random {
+impl AddressRandom {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

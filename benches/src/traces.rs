@@ -14,8 +14,8 @@ use cairn_format::AbsoluteAddress;
 
 use crate::corpus::{self, Stacks, Window};
 
-/// Stacks kept per program: eight runs of 64 calls, evenly spread, so that both the likeness of
-/// neighbours and the variety of the whole run survive.
+/// Stacks retained per program: eight runs of 64 calls, evenly spread. Neighbours stay similar, and
+/// the variety of the whole run survives.
 const WINDOWS: u64 = 8;
 const WINDOW_STACKS: u64 = 64;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// What the library is made of; a change in one of them builds it anew.
+/// Sources of the library; a change in one of them rebuilds it.
 const CRATES: [&str; 7] = [
     "cairn-preload",
     "cairn-recorder",
@@ -47,9 +47,9 @@ fn main() {
         ("CAIRN_PRELOAD_ANNOTATE", "annotate"),
     ] {
         let built = build(&manifest, &target, features);
-        let kept = built.with_file_name(format!("{variable}.so"));
-        fs::copy(&built, &kept).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
-        println!("cargo::rustc-env={variable}={}", kept.display());
+        let retained = built.with_file_name(format!("{variable}.so"));
+        fs::copy(&built, &retained).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+        println!("cargo::rustc-env={variable}={}", retained.display());
     }
     println!("cargo::rustc-cfg=has_library");
 }
@@ -64,8 +64,8 @@ fn build(manifest: &Path, target: &str, features: &str) -> PathBuf {
         .arg(manifest)
         .arg("--target-dir")
         .arg(&directory)
-        // What the outer cargo was asked for (a wrapper for coverage, a linter, flags) is not for
-        // the library.
+        // Settings of the outer cargo (a wrapper for coverage, a linter, flags) do not apply to the
+        // library.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")

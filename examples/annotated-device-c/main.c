@@ -100,7 +100,7 @@ __attribute__((noinline)) static struct sample *sample_sensors(void) {
     return history;
 }
 
-/* So many that some come between any two instructions that matter. */
+/* Enough that some come between any two instructions that matter. */
 #define ENOUGH_INTERRUPTS 5000
 
 static volatile uint32_t interrupts, failures;

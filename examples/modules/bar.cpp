@@ -1,4 +1,4 @@
-// bar: calls through to whoever it is told to, so that a stack has frames of two modules.
+// bar: calls the function that it is given, so that a stack has frames of two modules.
 
 using Callback = void (*)(const char *text);
 using Next = void (*)(Callback callback, const char *text);

@@ -37,8 +37,8 @@ fn record(name: &str) -> Played {
     Played { modules, recording, printed }
 }
 
-/// The functions of each marked stack from the marked place to the host's `main`, with the file
-/// names of their modules; an address where there is no module.
+/// Returns the functions of each marked stack from the marked place to the host's `main`. Each has
+/// the file name of its module; an address outside of modules stays an address.
 fn marked(recording: &Path, names: &mut Names) -> HashMap<String, Vec<(String, String)>> {
     let mut found = HashMap::new();
     let mut sink = |event: &Event, tables: &dyn Tables, names: Option<&mut Names>| {
@@ -62,8 +62,7 @@ fn marked(recording: &Path, names: &mut Names) -> HashMap<String, Vec<(String, S
         }
         let main = calls.iter().position(|(_, function)| function.ends_with("play_the_cast"));
         calls.truncate(main.unwrap_or(calls.len()));
-        // What the recorder's own functions are called inside of the marked place is its own
-        // affair.
+        // The names of the recorder's functions inside of the marked place are not checked.
         let place = calls.iter().position(|(_, function)| function.ends_with("mark_here"));
         calls.drain(..place.unwrap_or(0));
         found.insert(String::from_utf8_lossy(text).into_owned(), calls);

@@ -7,15 +7,15 @@ fn run(program: &str, arguments: &[&str]) -> Output {
     Command::new(program).args(arguments).output().unwrap()
 }
 
-/// The standard output of a program that has to succeed.
+/// Returns the standard output of a program that has to succeed.
 fn printed(program: &str) -> String {
     let output = run(program, &[]);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// True when lines of `text` are the functions `names`, in this order. Debug information of lines
-/// alone does not name the module of each function.
+/// Returns true when lines of `text` are the functions `names`, in this order. Debug information of
+/// lines alone does not name the module of each function.
 fn in_order(text: &str, names: &[&str]) -> bool {
     let mut lines = text.lines();
     names.iter().all(|name| lines.any(|line| line.trim().rsplit("::").next() == Some(name)))

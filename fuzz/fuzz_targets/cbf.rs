@@ -4,10 +4,10 @@
 
 use cairn_format::{Frame, SliceSink, WordSize};
 use cairn_wire::cbf::{
-    Accumulator, CaptureLimit, DecodeError, Decoder, Dialect, End, Ending, Records, Rules, encode,
+    Accumulator, CaptureLimit, CbfDecoder, CbfDialect, CbfError, End, RecordEnding, Records, Rules, encode,
 };
 
-/// A few bytes may claim 2^64 frames; all are looked at as runs, and so many one by one.
+/// Maximum frames to check one by one. A few bytes may claim 2^64 frames; all are checked as runs.
 const FRAMES: usize = 500;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
@@ -18,8 +18,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
 
     let lenient: Vec<Frame> =
         lenient.into_iter().map(|item| item.expect("lenient yields no error")).collect();
-    let kept: Vec<Frame> = strict.iter().copied().flatten().collect();
-    assert_eq!(lenient[..kept.len()], kept, "lenient keeps what strict gives");
+    let retained: Vec<Frame> = strict.iter().copied().flatten().collect();
+    assert_eq!(lenient[..retained.len()], retained, "lenient keeps what strict gives");
 
     check_split(data);
     check_limits(&lenient, data);
@@ -27,9 +27,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
 });
 
 /// Frame by frame, by runs, by folding and by skipping.
-fn read_all_ways(data: &[u8], rules: Rules) -> Vec<Result<Frame, DecodeError>> {
-    let one_by_one: Vec<_> = Decoder::new(data, rules).take(FRAMES).collect();
-    let mut runs = Decoder::new(data, rules).runs();
+fn read_all_ways(data: &[u8], rules: Rules) -> Vec<Result<Frame, CbfError>> {
+    let one_by_one: Vec<_> = CbfDecoder::new(data, rules).take(FRAMES).collect();
+    let mut runs = CbfDecoder::new(data, rules).runs();
     let mut total = 0u64;
     let mut instructions = 0;
     let mut by_runs = Vec::new();
@@ -46,38 +46,38 @@ fn read_all_ways(data: &[u8], rules: Rules) -> Vec<Result<Frame, DecodeError>> {
     }
     assert!(instructions <= data.len() + 1, "reading costs no more than the record is long");
     assert_eq!(by_runs, one_by_one);
-    assert_eq!(Decoder::new(data, rules).count() as u64, total);
+    assert_eq!(CbfDecoder::new(data, rules).count() as u64, total);
     if total <= FRAMES as u64 {
-        let folded = Decoder::new(data, rules).fold(Vec::new(), |mut items, item| {
+        let folded = CbfDecoder::new(data, rules).fold(Vec::new(), |mut items, item| {
             items.push(item);
             items
         });
         assert_eq!(folded, one_by_one);
-        let mut decoder = Decoder::new(data, rules);
+        let mut decoder = CbfDecoder::new(data, rules);
         decoder.by_ref().for_each(drop);
         assert_eq!(decoder.end(), runs.end());
         assert_eq!(decoder.findings(), runs.findings());
         assert_eq!(decoder.next(), None);
     }
     for (skip, item) in one_by_one.iter().enumerate().step_by(7) {
-        assert_eq!(Decoder::new(data, rules).nth(skip), Some(*item));
+        assert_eq!(CbfDecoder::new(data, rules).nth(skip), Some(*item));
     }
     one_by_one
 }
 
-/// The splitter and the decoder agree on where a record ends; in one piece or byte by byte, the
-/// splitter with itself.
+/// Checks that splitter and decoder agree on the end of a record. In one piece or byte by byte, the
+/// splitter agrees with itself.
 fn check_split(data: &[u8]) {
     let mut end = 0;
     for record in Records::new(data) {
         assert_eq!(record.offset, end);
         end += record.bytes.len();
-        let mut runs = Decoder::new(record.bytes, Rules::LENIENT).runs();
+        let mut runs = CbfDecoder::new(record.bytes, Rules::LENIENT).runs();
         runs.by_ref().for_each(drop);
-        // At a repeat of nothing the decoder stops, and the splitter, which looks at lengths only,
+        // At a repeat of nothing the decoder stops, and the splitter, which reads lengths only,
         // does not.
         if runs.findings().stopped_by().is_none() {
-            assert_eq!(record.ending == Ending::Complete, runs.end() != End::None);
+            assert_eq!(record.ending == RecordEnding::Complete, runs.end() != End::None);
         }
         let mut accumulator = Accumulator::new();
         let taken: usize = data[record.offset..].chunks(1).map(|byte| accumulator.extend(byte).taken).sum();
@@ -100,7 +100,7 @@ fn check_limits(frames: &[Frame], data: &[u8]) {
 
 /// Frames that were read are written and read again, in every dialect.
 fn check_encoder(frames: &[Frame], data: &[u8]) {
-    let word_size = Decoder::new(data, Rules::LENIENT).word_size().unwrap_or(WordSize::NATIVE);
+    let word_size = CbfDecoder::new(data, Rules::LENIENT).word_size().unwrap_or(WordSize::NATIVE);
     let writable = |frame: &Frame| !matches!(frame, Frame::Omitted(count) if *count == 0 || *count > word_size.max_address());
     let mut frames: Vec<Frame> = frames.iter().copied().filter(writable).collect();
     if let Some(mark) = frames.iter().position(|frame| *frame == Frame::Truncated) {
@@ -109,13 +109,13 @@ fn check_encoder(frames: &[Frame], data: &[u8]) {
     let mut buffer = vec![0; 2 + frames.len() * 9];
     let mut lengths = Vec::new();
     for (dialect, rules) in [
-        (Dialect::Strict, Rules::STRICT),
-        (Dialect::SwiftNewer, Rules::SWIFT_NEWER),
-        (Dialect::Swift62, Rules::LENIENT),
+        (CbfDialect::Strict, Rules::STRICT),
+        (CbfDialect::SwiftNewer, Rules::SWIFT_NEWER),
+        (CbfDialect::Swift62, Rules::LENIENT),
     ] {
         let mut sink = SliceSink::new(&mut buffer);
         encode(frames.iter().copied(), word_size, dialect, &mut sink).expect("these can be written");
-        let back: Result<Vec<Frame>, _> = Decoder::new(sink.written(), rules).collect();
+        let back: Result<Vec<Frame>, _> = CbfDecoder::new(sink.written(), rules).collect();
         assert_eq!(back.expect("own output"), frames);
         lengths.push(sink.written().len());
     }

@@ -4,7 +4,7 @@
 
 use cairn_format::{Module, Sink, SinkFull, WordSize};
 use cairn_wire::cif::{
-    DecodeError, DecodeErrorKind, Decoder, DecoderSlot, Dialect, EncodeErrorKind, EncoderSlot, ImageMap,
+    CifDecoder, CifDialect, CifEncodeErrorKind, CifError, CifErrorKind, DecoderSlot, EncoderSlot, ImageMap,
     MAX_PATH_BYTES, encode, slots_needed,
 };
 
@@ -25,11 +25,11 @@ struct Map<'a> {
     word_size: WordSize,
     platform: &'a [u8],
     images: Vec<Image<'a>>,
-    findings: Vec<DecodeError>,
-    error: Option<DecodeError>,
+    findings: Vec<CifError>,
+    error: Option<CifError>,
 }
 
-fn read<'a>(mut decoder: Decoder<'a>) -> Map<'a> {
+fn read<'a>(mut decoder: CifDecoder<'a>) -> Map<'a> {
     let mut findings = decoder.findings().to_vec();
     let (in_header, mut images, mut error) = (findings.len(), Vec::new(), None);
     for item in decoder.by_ref() {
@@ -45,7 +45,7 @@ fn read<'a>(mut decoder: Decoder<'a>) -> Map<'a> {
                     assert!(path == bytes[..]);
                     assert_eq!(path.to_string(), String::from_utf8_lossy(&bytes));
                     let said_bad =
-                        image.findings().iter().any(|found| found.kind == DecodeErrorKind::PathNotUtf8);
+                        image.findings().iter().any(|found| found.kind == CifErrorKind::PathNotUtf8);
                     assert!(said_bad || core::str::from_utf8(&bytes).is_ok());
                     bytes
                 });
@@ -74,15 +74,15 @@ fn write(map: &Map<'_>) -> Option<Vec<u8>> {
     let image_map = ImageMap { word_size: map.word_size, platform, images: &modules };
     let mut slots = vec![EncoderSlot::EMPTY; modules.len()];
     let mut sink = VecSink(Vec::new());
-    match encode(&image_map, Dialect::Canonical, &mut slots, &mut sink) {
+    match encode(&image_map, CifDialect::Canonical, &mut slots, &mut sink) {
         Ok(()) => Some(sink.0),
         Err(error) => {
             // The rest of what the writer refuses cannot come from a reader.
             let refusable = [
-                EncodeErrorKind::EndBeforeBase,
-                EncodeErrorKind::TextCrossesMiddle,
-                EncodeErrorKind::PathNotUtf8,
-                EncodeErrorKind::BuildIdTooLong,
+                CifEncodeErrorKind::EndBeforeBase,
+                CifEncodeErrorKind::TextCrossesMiddle,
+                CifEncodeErrorKind::PathNotUtf8,
+                CifEncodeErrorKind::BuildIdTooLong,
             ];
             assert!(refusable.contains(&error.kind), "{error}");
             assert!(!map.findings.is_empty());
@@ -96,8 +96,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     assert!(needed <= data.len());
     let mut slots = vec![DecoderSlot::EMPTY; needed];
     let mut strict_slots = slots.clone();
-    let strict = Decoder::strict(data, &mut strict_slots).map(read);
-    let lenient = match Decoder::lenient(data, &mut slots) {
+    let strict = CifDecoder::strict(data, &mut strict_slots).map(read);
+    let lenient = match CifDecoder::lenient(data, &mut slots) {
         Ok(decoder) => read(decoder),
         Err(error) => {
             // Strict reading may have stopped earlier: at the platform's name, when the count
@@ -114,12 +114,12 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         Err(error) => Some(error),
     };
     let serious =
-        lenient.findings.iter().chain(&lenient.error).find(|told| told.kind != DecodeErrorKind::EmptyText);
+        lenient.findings.iter().chain(&lenient.error).find(|fault| fault.kind != CifErrorKind::EmptyText);
     assert_eq!(serious, stopped_by.as_ref());
 
     if let Some(bytes) = write(&lenient) {
         let mut slots = vec![DecoderSlot::EMPTY; slots_needed(&bytes)];
-        let again = read(Decoder::strict(&bytes, &mut slots).unwrap());
+        let again = read(CifDecoder::strict(&bytes, &mut slots).unwrap());
         assert_eq!(again.error, None);
         assert_eq!(again.images, lenient.images);
         assert_eq!((again.word_size, again.platform), (lenient.word_size, lenient.platform));

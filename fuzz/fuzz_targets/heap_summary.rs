@@ -1,6 +1,6 @@
-//! Sums that a recording keeps beside its events, of which every byte is a stranger's: they are
-//! used when they make sense, and else the events answer as if there were none. The first byte says
-//! which they are: all sums, slices, or the brief ones.
+//! Summaries that a recording stores next to its events, with every byte from an untrusted file:
+//! they are used when they make sense, and else the events answer as if there were none. The first
+//! byte says which they are: all sums, slices, or the brief ones.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -10,19 +10,20 @@ use cairn_analysis::heap::{HeapRead, HeapRecording, Scope, Sums};
 use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind};
 use cairn_recording::{Finding, Recording};
 
-const KEPT: &[u8] = include_bytes!("../../fixtures/recordings/v1/kept.cairn");
+// check-words: quoted
+const STORED: &[u8] = include_bytes!("../../fixtures/recordings/v1/kept.cairn");
 
 /// The recording without its index, and the chunks of sums and of slices.
 static PARTS: LazyLock<[Vec<u8>; 3]> = LazyLock::new(|| {
-    let mut parts = [KEPT[..64].to_vec(), Vec::new(), Vec::new()];
+    let mut parts = [STORED[..64].to_vec(), Vec::new(), Vec::new()];
     let mut at = 64;
-    while let Some(header) = KEPT.get(at..).and_then(ChunkHeader::read) {
+    while let Some(header) = STORED.get(at..).and_then(ChunkHeader::read) {
         let end = (at + CHUNK_HEADER_BYTES + header.stored_bytes as usize).next_multiple_of(8);
         match header.kind {
             ChunkKind::INDEX => at = end + 16,
             kind => {
-                let part = [ChunkKind::SUMS, ChunkKind::SLICES].iter().position(|&kept| kept == kind);
-                parts[part.map_or(0, |part| part + 1)].extend_from_slice(&KEPT[at..end]);
+                let part = [ChunkKind::SUMS, ChunkKind::SLICES].iter().position(|&stored| stored == kind);
+                parts[part.map_or(0, |part| part + 1)].extend_from_slice(&STORED[at..end]);
                 at = end;
             }
         }

@@ -3,7 +3,7 @@
 #![no_main]
 
 use cairn_wire::heapblock::{
-    Anchor, ByteOrder, HEADER_BYTES, Header, StackReference, State, guard, inline_stack,
+    Anchor, BlockState, ByteOrder, HEADER_BYTES, Header, StackReference, guard, inline_stack,
     stack_table::{Entry, Head},
 };
 
@@ -18,11 +18,11 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         match Header::from_bytes(*header, place, order) {
             Ok((found, state)) => {
                 let written = found.to_bytes(place, order);
-                if state == State::Live {
+                if state == BlockState::Live {
                     assert_eq!(written, *header);
                 }
                 assert!(found.prefix_bytes() >= 16 && found.guard_bytes() <= 8);
-                assert!(Header::from_bytes(written, place, order) == Ok((found, State::Live)));
+                assert!(Header::from_bytes(written, place, order) == Ok((found, BlockState::Live)));
                 if let StackReference::Inline { length_bytes, .. } = found.stack()
                     && let Some(stack) = bytes.get(16..16 + usize::from(length_bytes))
                 {

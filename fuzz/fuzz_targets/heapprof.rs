@@ -3,7 +3,7 @@
 #![no_main]
 
 use cairn_wire::heapprof::{
-    Alignment, Block, Layout, MAX_CALLERS, MAX_OVERLAP_BYTES, Search, StreamSearcher,
+    Alignment, Block, HeapprofLayout, MAX_CALLERS, MAX_OVERLAP_BYTES, Search, StreamSearcher,
 };
 
 type Found = (u64, u64, Vec<u64>);
@@ -14,7 +14,7 @@ fn found(block: Block<'_>) -> Found {
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((&[choice, chunk_bytes], memory)) = data.split_first_chunk() else { return };
-    let layout = Layout::ALL[usize::from(choice % 4)];
+    let layout = HeapprofLayout::ALL[usize::from(choice % 4)];
     let search = match choice / 4 % 3 {
         0 => Search::compat(layout),
         1 => Search::robust(layout),

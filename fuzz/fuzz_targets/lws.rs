@@ -3,7 +3,7 @@
 #![no_main]
 
 use cairn_format::{AbsoluteAddress, CountingSink, WordSize};
-use cairn_wire::lws::{self, Capacity, metadata};
+use cairn_wire::lws::{self, BlobCapacity, metadata};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     for word_size in [WordSize::Bits16, WordSize::Bits32, WordSize::Bits64] {
@@ -49,17 +49,17 @@ fn decode(bytes: &[u8], word_size: WordSize) {
     }
 }
 
-/// What a decoder yields can be encoded (unless it has 64 bits) and comes back.
+/// Decoded values can be encoded (unless they have 64 bits) and come back.
 fn encode_again(backtrace: &lws::Backtrace) {
     let mut buffer = [0; lws::BLOB_BUFFER_BYTES];
     let size = backtrace.allocation_size_bytes;
-    match lws::encode_into(&backtrace.addresses, size, &mut buffer, Capacity::Reference) {
+    match lws::encode_into(&backtrace.addresses, size, &mut buffer, BlobCapacity::Reference) {
         Ok(blob) => {
             let again = lws::decode(blob, WordSize::Bits64).unwrap();
             assert_eq!((again.addresses, again.allocation_size_bytes), (backtrace.addresses, size));
         }
         Err(error) => {
-            assert_eq!(error.kind, lws::EncodeErrorKind::AddressTooWide);
+            assert_eq!(error.kind, lws::LwsEncodeErrorKind::AddressTooWide);
             assert!(backtrace.addresses[error.item].value() >> 63 != 0);
         }
     }
@@ -73,13 +73,15 @@ fn encode(data: &[u8]) {
     let addresses: Vec<_> = values.iter().map(|&value| AbsoluteAddress::new(value)).collect();
     let counted = lws::encode(&addresses, size, CountingSink::default());
     let mut buffer = [0; lws::BLOB_BUFFER_BYTES];
-    let written = lws::encode_into(&addresses, size, &mut buffer, Capacity::Reference).map(<[u8]>::len);
+    let written = lws::encode_into(&addresses, size, &mut buffer, BlobCapacity::Reference).map(<[u8]>::len);
     assert_eq!(written, counted);
     let Ok(blob_bytes) = counted else { return };
     let backtrace = lws::decode(&buffer[..blob_bytes], WordSize::Bits64).unwrap();
     assert_eq!(*backtrace.addresses, addresses);
     assert_eq!(backtrace.allocation_size_bytes, size);
-    for (capacity, needed) in [(Capacity::WholeBuffer, blob_bytes), (Capacity::Reference, blob_bytes + 1)] {
+    for (capacity, needed) in
+        [(BlobCapacity::WholeBuffer, blob_bytes), (BlobCapacity::Reference, blob_bytes + 1)]
+    {
         assert!(lws::encode_into(&addresses, size, &mut buffer[..needed], capacity).is_ok());
         assert!(lws::encode_into(&addresses, size, &mut buffer[..needed - 1], capacity).is_err());
     }

@@ -34,7 +34,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     }
     let takes_it = program_takes_library(&file, &start);
     assert!(takes_it || bytes.starts_with(b"\x7fELF"));
-    // Three looks through the headers, the loader's name, and twice the dynamic section with a name
+    // Three passes over the headers, the loader's name, and twice the dynamic section with a name
     // for each entry.
     assert!(file.reads.get() < 3 * 128 + 2 * 4096 + 200);
 });

@@ -1,5 +1,5 @@
 //! Whatever the bytes: a recording opens or says why not, its events make sense, and packing it
-//! gives a recording that tells the same.
+//! gives a recording with the same content.
 #![no_main]
 
 use std::collections::HashMap;
@@ -70,7 +70,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         assert_eq!(seen.counts, seen_again.counts);
         assert_eq!(seen.live, seen_again.live);
     }
-    // The same bytes as a heap: by sums that are kept in them, if there are any, or by their
+    // The same bytes as a heap: by sums that are stored in them, if there are any, or by their
     // events.
     let Ok(recording) = Recording::from_bytes(bytes) else { return };
     let heap = HeapRecording::new(recording);
@@ -79,7 +79,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     assert!(read.profile.stacks.len() <= heap.stacks().len());
 });
 
-/// A part of the time: nothing outside of it is told.
+/// A part of the time: nothing outside of it is given.
 fn window(bytes: Vec<u8>, choice: u8) {
     let since = u64::from(choice >> 2) << 20;
     let until = since + (1 << 24);

@@ -3,7 +3,7 @@
 
 use cairn_format::{SliceSink, WordSize};
 use cairn_wire::base64::DecodeIntoError;
-use cairn_wire::swift_json::{ReadErrorKind, read, read_first, write};
+use cairn_wire::swift_json::{SwiftJsonErrorKind, read, read_first, write};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let (document, rest) = match read_first(data) {
@@ -17,9 +17,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     assert!(data.ends_with(rest));
     match read(data) {
         Ok(_) => assert!(rest.iter().all(u8::is_ascii_whitespace)),
-        Err(error) => assert_eq!(error.kind, ReadErrorKind::TrailingData),
+        Err(error) => assert_eq!(error.kind, SwiftJsonErrorKind::TrailingData),
     }
-    // The object alone is the same document; less of it is none.
+    // The object alone is the same document; a part of it is not a document.
     let object = &data[..data.len() - rest.len()];
     assert_eq!(read(object).expect("the object alone").backtrace, document.backtrace);
     assert!(read(&object[..object.len() - 1]).is_err());
@@ -42,7 +42,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     assert_eq!(again.image_map.map(decoded), image_map.map(Some));
 });
 
-/// The bytes behind base64, which both ways to decode agree on.
+/// Returns the bytes behind base64, which both ways to decode agree on.
 fn decoded(text: cairn_wire::swift_json::JsonText<'_>) -> Option<Vec<u8>> {
     let one_by_one: Result<Vec<u8>, _> = text.base64_bytes().collect();
     let mut buffer = vec![0; text.escaped().len()];

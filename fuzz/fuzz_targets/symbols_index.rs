@@ -20,8 +20,8 @@ const BUILD_ID: [u8; 8] = [0xca, 0x1a, 1, 2, 3, 4, 5, 6];
 /// An input begins with the shares of the parts behind the first two, in front of the checksums.
 const SHARES: usize = 6;
 
-/// Version of the layout, bytes of the header, and bytes that one checksum covers:
-/// `docs/book/reference/symbol-index.md`.
+/// Version of the layout. The sizes are bytes of the header, and of the page that one checksum
+/// covers: `docs/book/reference/symbol-index.md`.
 const VERSION: u32 = 3;
 const HEADER_BYTES: usize = 96;
 const PAGE_BYTES: usize = 4096;
@@ -75,7 +75,7 @@ struct Place {
     identity: Vec<u8>,
 }
 
-/// The program, which is written once; the index lies where the symbolizer looks for it.
+/// Returns the program, which is written once; the index lies where the symbolizer searches for it.
 fn place() -> &'static Place {
     static PLACE: OnceLock<Place> = OnceLock::new();
     PLACE.get_or_init(|| {
@@ -94,8 +94,8 @@ fn place() -> &'static Place {
     })
 }
 
-/// A 64-bit ELF program of two segments: the code, which is not in the file, and a note with the
-/// build id.
+/// Returns a 64-bit ELF program of two segments. One is the code, which is not in the file, the
+/// other a note with the build id.
 fn program() -> Vec<u8> {
     let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     elf.extend([2_u16, 62].iter().flat_map(|half| half.to_le_bytes()));

@@ -4,19 +4,24 @@
 #![no_main]
 
 use cairn_format::SliceSink;
-use cairn_wire::tracker::{Change, Layout, ModuleSlot, Reader, Record, Timeline, Writer};
+use cairn_wire::tracker::{Change, ModuleSlot, Reader, Timeline, TrackerLayout, TrackerRecord, Writer};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((&choice, recording)) = data.split_first() else { return };
-    let layouts = [Layout::WINDOWS_64, Layout::WINDOWS_32, Layout::OTHER_64, Layout::OTHER_32];
+    let layouts = [
+        TrackerLayout::WINDOWS_64,
+        TrackerLayout::WINDOWS_32,
+        TrackerLayout::OTHER_64,
+        TrackerLayout::OTHER_32,
+    ];
     let layout = layouts[usize::from(choice % 4)];
     let reader = Reader::new(recording, layout);
 
     let mut error = None;
-    let records: Vec<Record<'_>> = reader.clone().salvage(&mut error).collect();
+    let records: Vec<TrackerRecord<'_>> = reader.clone().salvage(&mut error).collect();
     let strict = reader.clone().collect::<Result<Vec<_>, _>>();
     assert_eq!(strict.is_ok(), error.is_none());
-    assert!(Layout::guess(recording).whole || error.is_some());
+    assert!(TrackerLayout::guess(recording).whole || error.is_some());
 
     // The writer refuses what the player has no room for; everything else comes out as it was.
     for (index, record) in records.iter().enumerate() {

@@ -8,7 +8,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let (path, query) = text.split_once('?').unwrap_or((text, ""));
     let makes_sense = reads_words(path, query);
-    // What is given twice makes no sense, whatever it is.
+    // A parameter that is given twice is invalid.
     if let Some(word) = query.split('&').find(|word| !word.is_empty()) {
         assert!(!reads_words(path, &format!("{query}&{word}")));
     }

@@ -1,4 +1,4 @@
-//! What the targets for symbol files have in common, and those for files of other tools.
+//! Functions that the targets for symbol files share, and those for files of other tools.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use cairn_exchange::import::Imported;
 use cairn_format::{ModuleOffset, StatedAddress};
 use cairn_symbols::{Lookup, ModuleInfo, Symbolizer, SymbolizerOptions};
 
-/// Opens the bytes as a file of this name and asks for addresses: some near the base, and whatever
-/// the file's own words may mean. An answer has frames or a reason, names within their limits, and
-/// comes soon.
+/// Opens the bytes as a file of this name and looks up addresses. Some are near the base, others
+/// are words of the file. An answer has frames or a reason, names within their limits, and comes
+/// soon.
 pub fn ask_symbols(name: &str, bytes: &[u8]) {
     // The places that are searched must not exist: only these bytes are of interest.
     let options = SymbolizerOptions::new().threads(1).sysroot("/nonexistent");

@@ -1,4 +1,5 @@
-//! Files that may still break a rule: `xtask/allowances.txt`, a list that may only shrink.
+//! Reads the files that may still break a rule: `xtask/allowances.txt`, a list that may only
+//! shrink.
 //!
 //! A new rule meets old files. The list names these files, one rule and one path on a line, so that
 //! the rule holds for every other file from its first day. An entry that is no longer needed is an

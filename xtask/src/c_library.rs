@@ -13,8 +13,8 @@ use crate::process::{Failure, Outcome, at, cargo, run as run_command, workspace_
 /// The profile of the root Cargo.toml, and with it the directory below `target`.
 const PROFILE: &str = "c-library";
 
-/// The name that programs which link the shared library ask the loader for; `build.rs` of cairn-c
-/// says the same.
+/// Soname of the shared library, by which programs request it; equal to that in cairn-c's
+/// `build.rs`.
 const SONAME: &str = "libcairn.so.0";
 
 const USAGE: &str = "usage: cargo xtask c-library [--target TRIPLE] [--prefix DIRECTORY]";
@@ -47,7 +47,7 @@ pub(crate) struct Built {
     headers: &'static [&'static str],
 }
 
-/// Whether stacks are captured there, which the whole library is made for.
+/// Returns whether stacks are captured there, which the whole library is made for.
 fn captures_stacks(triple: &str) -> bool {
     let (processor, system) = triple.split_once('-').unwrap_or((triple, ""));
     matches!(processor, "x86_64" | "aarch64") && system.ends_with("linux-gnu")
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_library_is_for_targets_with_captures() {
+    fn c_library_is_whole_for_targets_with_captures() {
         for triple in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
             assert!(captures_stacks(triple), "{triple}");
         }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_arguments_are_refused() {
+    fn c_library_refuses_unknown_arguments() {
         let cases: [&[&str]; 4] = [&["--prefix"], &["x"], &["--target"], &["--target", "a", "--target", "b"]];
         for arguments in cases {
             let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();

@@ -36,14 +36,14 @@ pub(crate) fn lint(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// The documentation of all crates, without that of their dependencies.
+/// Returns the documentation of all crates, without that of their dependencies.
 pub(crate) fn doc(arguments: &[String]) -> Outcome {
     without_arguments("doc", arguments)?;
     run(cargo().env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--workspace", "--no-deps", "--locked"]))
 }
 
-/// All tests: the README's command, word for word; before it, those of features that the usual
-/// build leaves out.
+/// Runs all tests by the README's command. Before it come the tests of features that the usual
+/// build excludes.
 pub(crate) fn test(arguments: &[String]) -> Outcome {
     without_arguments("test", arguments)?;
     let features = ["--package", "cairn-symbols", "--features", "debuginfod", "--test", "debuginfod"];

@@ -1,7 +1,7 @@
-//! `cargo xtask ci`: what CI runs, in its order.
+//! `cargo xtask ci`: runs the steps of CI, in their order.
 //!
 //! Cheap checks first, so that a slip shows within seconds. The tests come last and nothing is
-//! printed after them: whoever reads the end of the log reads the test runner's own summary.
+//! printed after them, so that the log ends with the test runner's own summary.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! What chores need from Debian: tools installed when they are missing, and packages unpacked
-//! without being installed.
+//! Gets tools and packages from Debian: installs missing tools, and unpacks packages without
+//! installing them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,11 @@ pub(crate) struct Tool {
     pub(crate) program: &'static str,
     /// Installed, with `also`, when the program is missing.
     pub(crate) package: &'static str,
-    /// What the package only recommends but the chore needs (such as the C library a cross compiler
-    /// links).
+    /// Packages that it only recommends but the chore needs, such as a cross compiler's C library.
     pub(crate) also: &'static [&'static str],
 }
 
-/// Makes sure that the tools are there: as root (or with a `sudo` that asks nothing) the missing
-/// ones are installed.
+/// Installs the missing tools, as root or with a `sudo` that asks nothing.
 ///
 /// # Errors
 /// Names the command to run when it may not install.
@@ -65,10 +63,10 @@ fn as_root(program: &str) -> Command {
     command
 }
 
-/// An apt of our own: its lists cover other architectures, its idea of what is installed is
-/// "nothing", and it writes only below its directory. So packages of any architecture can be
-/// fetched (and their signatures checked) without root, and without `dpkg --add-architecture` on a
-/// machine that is not ours.
+/// A separate apt, which writes only below its directory. Its lists cover other architectures, and
+/// it sees no package as installed. So packages of any architecture can be fetched (and their
+/// signatures checked) without root, and without `dpkg --add-architecture` on a machine that is not
+/// ours.
 pub(crate) struct PrivateApt {
     options: Vec<String>,
 }
@@ -101,7 +99,7 @@ impl PrivateApt {
         command
     }
 
-    /// Fetches the package lists. A source that fails is reported and passed over: what is missing
+    /// Fetches the package lists. A source that fails is reported and skipped: what is missing
     /// in the end is noticed when a package is asked for.
     pub(crate) fn update(&self) {
         println!("fetching package lists into a directory of our own");
@@ -112,7 +110,8 @@ impl PrivateApt {
         }
     }
 
-    /// The versions that can be had of `package` (`name` or `name:architecture`), newest first.
+    /// Returns the available versions of `package` (`name` or `name:architecture`), newest
+    /// first.
     pub(crate) fn versions(&self, package: &str) -> Outcome<Vec<String>> {
         // One line a version and source:
         // `libstd-rust-web-dev:arm64 | 1.85.0+dfsg3-1~deb12u3 | http://… Packages`.
@@ -120,8 +119,7 @@ impl PrivateApt {
         Ok(lines.lines().filter_map(|line| line.split('|').nth(1)).map(|v| v.trim().to_owned()).collect())
     }
 
-    /// All packages that `package` needs, itself included, and that are not installed on this
-    /// machine.
+    /// Returns the packages that `package` needs and this machine lacks, itself included.
     pub(crate) fn missing_closure(&self, package: &str) -> Outcome<Vec<String>> {
         let only_needs = ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"];
         let lines = read(
@@ -142,8 +140,8 @@ impl PrivateApt {
     }
 }
 
-/// The package names in `apt-cache depends` output: they stand at the start of a line; virtual ones
-/// are in `<>`.
+/// Returns the package names in `apt-cache depends` output. They are at the start of a line;
+/// virtual ones are in `<>`.
 fn dependency_names(lines: &str) -> Vec<String> {
     lines
         .lines()
@@ -158,12 +156,12 @@ fn is_installed(package: &str) -> bool {
     query.is_ok_and(|status| status == "installed")
 }
 
-/// The machine's own architecture in Debian's words: `amd64`.
+/// Returns the machine's own architecture in Debian's words: `amd64`.
 pub(crate) fn own_architecture() -> Outcome<String> {
     read(Command::new("dpkg").arg("--print-architecture")).map(|name| name.trim().to_owned())
 }
 
-/// The `.deb` files in a directory.
+/// Returns the `.deb` files in a directory.
 pub(crate) fn archives(directory: &Path) -> Outcome<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).map_err(at(directory))?;
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -172,8 +170,8 @@ pub(crate) fn archives(directory: &Path) -> Outcome<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Unpacks what of an archive matches `pattern` (a `tar` wildcard on paths such as `./usr/lib`)
-/// into `root`.
+/// Unpacks the files of an archive that match `pattern` into `root`. The pattern is a `tar`
+/// wildcard on paths such as `./usr/lib`.
 pub(crate) fn unpack(archive: &Path, pattern: &str, root: &Path) -> Outcome {
     fs::create_dir_all(root).map_err(at(root))?;
     let mut reader = Command::new("dpkg-deb")
@@ -206,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dependencies_are_the_lines_that_are_not_indented() {
+    fn debian_dependencies_are_lines_without_indent() {
         let lines = "libllvm19\n  Depends: libc6\n |Depends: libedit2\nlibc6:s390x\n<virtual>\nlibedit2\n";
         assert_eq!(dependency_names(lines), ["libllvm19", "libc6:s390x", "libedit2"]);
     }

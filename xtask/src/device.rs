@@ -23,8 +23,8 @@ use crate::process::{self, Failure, Outcome, at, cargo, read, workspace_root};
 const TRIPLES: [&str; 2] = ["thumbv7em-none-eabi", "thumbv6m-none-eabi"];
 const EMULATOR: &str = "qemu-system-arm";
 
-/// Live blocks of the program in Rust at its dump: 19 connections with their buffers, the vector
-/// that holds them, and a tree.
+/// Live blocks of the Rust program at its dump. They are 19 connections with their buffers, the
+/// vector that holds them, and a tree.
 const EXPECTED_BLOCKS: usize = 58;
 /// Live blocks of the program in C: 20 connections with their buffers, and 10 samples.
 const EXPECTED_BLOCKS_OF_C: usize = 50;
@@ -261,7 +261,7 @@ impl Found {
         }
     }
 
-    /// The number behind a name at the start of a line.
+    /// Returns the number behind a name at the start of a line.
     fn number(&self, name: &str) -> Outcome<usize> {
         let values: BTreeMap<&str, &str> =
             self.output.lines().filter_map(|line| line.trim_end().split_once(' ')).collect();
@@ -302,7 +302,7 @@ fn decode(output: String, program: &Path, name: &str) -> Outcome<Found> {
     Ok(Found { output, totals, code_bytes })
 }
 
-/// What of the file is put into the device's flash: the bytes of all loaded segments.
+/// Returns what of the file is put into the device's flash: the bytes of all loaded segments.
 fn loaded_bytes(elf: &[u8]) -> Option<u64> {
     const PT_LOAD: u32 = 1;
     let word = |at: usize| Some(u32::from_le_bytes(elf.get(at..at.checked_add(4)?)?.try_into().ok()?));
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_loaded_is_counted() {
+    fn device_counts_loaded_bytes() {
         let mut elf = vec![0_u8; 52 + 64];
         elf[..5].copy_from_slice(b"\x7fELF\x01");
         (elf[28], elf[42], elf[44]) = (52, 32, 2);

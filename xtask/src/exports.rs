@@ -1,9 +1,9 @@
 //! `cargo xtask exports [--require] [FILE]`: a recording in every format of other tools, opened by
 //! these tools; their totals must be ours.
 //!
-//! Without a file, a run of python3 is recorded. What is not on the machine and comes from npm,
-//! PyPI or Go's compiler is put into `target/exports`; Debian packages are only named. A tool that
-//! is missing is told, and is a failure with `--require` alone.
+//! Without a file, a run of python3 is recorded. Missing tools from npm, PyPI or Go's compiler are
+//! put into `target/exports`; Debian packages are only named. A tool that is missing is given, and
+//! is a failure with `--require` alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::process::{Failure, Outcome, at, cargo, on_path, read, run, workspace_root};
 
-/// What is recorded when no file is named: allocations of all sizes, freed and kept.
+/// Program to record when no file is named: allocations of all sizes, freed and retained.
 const PROGRAM: &str = "import json, re
 data = [{'a': i, 'b': [str(i)] * (i % 7)} for i in range(3000)]
 text = json.dumps(data)
@@ -36,7 +36,7 @@ const FORMATS: &[(&str, &str)] = &[
     ("jsonl", "app.jsonl"),
 ];
 
-/// What the columns of pprof, of tables and of OTLP are in cairn's own report.
+/// Columns of pprof, tables and OTLP, and the keys of cairn's own report.
 const COLUMNS: &[(&str, &str)] = &[
     ("alloc_objects", "total_allocations"),
     ("alloc_space", "total_bytes"),
@@ -61,7 +61,7 @@ const PPROF_SOURCE: &str = "/usr/share/gocode/src/github.com/google/pprof";
 const DH_VIEW: &str = "/usr/libexec/valgrind/dh_view.html";
 const NPM_PACKAGES: &[&str] = &["node@24", "@firefox-devtools/profiler-cli", "speedscope", "puppeteer-core"];
 
-/// A total as a consumer tells it, and as `cairn report --json` does.
+/// A total as a consumer prints it, and as `cairn report --json` does.
 struct Seen {
     what: String,
     theirs: f64,
@@ -76,7 +76,7 @@ impl Seen {
     }
 }
 
-/// What became of one tool.
+/// Result of one tool.
 enum Answer {
     Seen {
         version: String,
@@ -118,7 +118,7 @@ struct Exports {
     directory: PathBuf,
     report: Value,
     columns: &'static [(&'static str, &'static str)],
-    /// Of an image of memory: it has what lives, and no times.
+    /// Columns for an image of memory: it has live blocks, and no times.
     is_image: bool,
 }
 
@@ -135,7 +135,7 @@ impl Exports {
         Ok(Seen { what: key.to_owned(), theirs, ours: self.total(key)?, slack: 0.0 })
     }
 
-    /// npm's packages, where they can be had.
+    /// Packages of npm, if they are available.
     fn npm(&self) -> Outcome<Option<PathBuf>> {
         let modules = self.tools.join("npm/node_modules");
         let has_all = NPM_PACKAGES.iter().all(|name| modules.join(name.trim_end_matches("@24")).exists());
@@ -203,14 +203,14 @@ fn check(
     }
 }
 
-/// The command as it was just built.
+/// Returns the command as it was just built.
 fn cairn() -> Command {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from);
     Command::new(target.join("debug/cairn"))
 }
 
-/// Looks into a running program whose blocks say who made them, and exports what it holds.
+/// Reads a running program with annotated blocks, and exports its live memory.
 fn prepare_image(tools: &Path) -> Outcome<Exports> {
     let directory = tools.join("image");
     fs::create_dir_all(&directory).map_err(at(&directory))?;
@@ -231,12 +231,12 @@ fn prepare_image(tools: &Path) -> Outcome<Exports> {
     for (format, name) in FORMATS {
         look.arg("--export").arg(format!("{format}={}", directory.join(name).display()));
     }
-    let told = read(&mut look);
+    let printed = read(&mut look);
     drop(program.stdin.take());
     let _ = program.wait();
-    let told: Value =
-        serde_json::from_str(&told?).map_err(|error| Failure::new(format!("the image: {error}")))?;
-    let (bytes, blocks) = (&told["live_bytes"], &told["blocks"]);
+    let image: Value =
+        serde_json::from_str(&printed?).map_err(|error| Failure::new(format!("the image: {error}")))?;
+    let (bytes, blocks) = (&image["live_bytes"], &image["blocks"]);
     // All that lives was allocated, and is held most of the time that there is.
     let mut report = serde_json::Map::new();
     for of in ["total", "leaked", "peak"] {
@@ -334,7 +334,7 @@ fn heaptrack_print(exports: &Exports) -> Outcome<Answer> {
     let file = exports.file("app.heaptrack.zst");
     for (cost, key) in costs {
         let mut command = Command::new("heaptrack_print");
-        // It leaves known leaks of python out unless told otherwise.
+        // It leaves known leaks of python out unless an option includes them.
         command.args(["--disable-builtin-suppressions", "--disable-embedded-suppressions"]);
         read(command.args(["--flamegraph-cost-type", cost, "-F"]).arg(&folded).arg(&file))?;
         totals.push(exports.seen(key, sum_of_folded(&folded)?)?);
@@ -343,7 +343,7 @@ fn heaptrack_print(exports: &Exports) -> Outcome<Answer> {
     Ok(Answer::Seen { version, totals })
 }
 
-/// The numbers behind the last blanks.
+/// Returns the numbers behind the last blanks.
 fn sum_of_folded(path: &Path) -> Outcome<f64> {
     let text = fs::read_to_string(path).map_err(at(path))?;
     Ok(text.lines().filter_map(|line| number(line.rsplit(' ').next()?)).sum())
@@ -370,8 +370,8 @@ impl Drop for Running {
     }
 }
 
-/// It has no words for a script; that it opens the file and goes on is checked, and what it shows
-/// is kept for eyes.
+/// It has no interface for scripts. The check covers that it opens the file and goes on; its
+/// picture is stored for a person.
 fn heaptrack_gui(exports: &Exports) -> Outcome<Answer> {
     const DISPLAY: &str = ":97";
     if !["heaptrack_gui", "Xvfb", "import"].iter().all(|program| on_path(program)) {
@@ -423,7 +423,7 @@ fn firefox(exports: &Exports) -> Outcome<Answer> {
             ("native-deallocations-memory", frees),
         ];
         let mut totals = Vec::new();
-        // Nothing was freed in an image, and a track of one moment is none.
+        // Nothing was freed in an image, and one moment makes no track.
         let kinds = if exports.is_image { 2 } else { strategies.len() };
         for (strategy, ours) in strategies.into_iter().take(kinds) {
             cli(&["strategy", strategy])?;
@@ -453,7 +453,8 @@ fn firefox(exports: &Exports) -> Outcome<Answer> {
     answer
 }
 
-/// A program whose lines are known: what one of them allocated, and that it is of that file.
+/// Returns a program whose lines are known: what one of them allocated, and that it is of that
+/// file.
 fn firefox_lines(exports: &Exports, cli: impl Fn(&[&str]) -> Outcome<String>) -> Outcome<Seen> {
     let (program, recording, file) =
         (exports.file("small"), exports.file("small.cairn"), exports.file("small.firefox.json"));
@@ -482,10 +483,10 @@ fn firefox_lines(exports: &Exports, cli: impl Fn(&[&str]) -> Outcome<String>) ->
             .find(|function| function["name"].as_str().is_some_and(|name| name.ends_with("load")));
         let handle = function.and_then(|function| function["functionHandle"].as_str());
         let handle = handle.ok_or_else(|| Failure::new(format!("no load among {functions}")))?;
-        let told = json(cli(&["function", "annotate", handle, "--json"])?)?;
-        let told = &told["srcAnnotation"];
-        let is_file = told["filename"].as_str().is_some_and(|name| name.ends_with("exchange/small.c"));
-        let line = told["lines"].as_array().into_iter().flatten();
+        let source = json(cli(&["function", "annotate", handle, "--json"])?)?;
+        let source = &source["srcAnnotation"];
+        let is_file = source["filename"].as_str().is_some_and(|name| name.ends_with("exchange/small.c"));
+        let line = source["lines"].as_array().into_iter().flatten();
         let line = line.into_iter().find(|line| is_file && line["lineNumber"] == load["line"]);
         Ok(line.and_then(|line| line["selfSamples"].as_f64()).unwrap_or(f64::NAN))
     };
@@ -588,7 +589,7 @@ fn otlp(exports: &Exports) -> Outcome<Answer> {
     }
     let script = workspace_root().join("xtask/exports/otlp.py");
     let text = read(Command::new(&python).arg(script).arg(exports.file("app.otlp")))?;
-    let told: BTreeMap<&str, f64> = text
+    let printed: BTreeMap<&str, f64> = text
         .lines()
         .filter_map(|line| line.split_once(' '))
         .filter_map(|(name, sum)| Some((name, number(sum)?)))
@@ -596,7 +597,7 @@ fn otlp(exports: &Exports) -> Outcome<Answer> {
     let totals = exports
         .columns
         .iter()
-        .map(|(column, key)| exports.seen(key, told.get(column).copied().unwrap_or(f64::NAN)));
+        .map(|(column, key)| exports.seen(key, printed.get(column).copied().unwrap_or(f64::NAN)));
     let version = "import importlib.metadata as m; print(m.version('opentelemetry-proto'))";
     let version = read(Command::new(&python).args(["-c", version]))?.trim().to_owned();
     Ok(Answer::Seen { version, totals: totals.collect::<Outcome<_>>()? })

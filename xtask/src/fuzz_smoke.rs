@@ -1,17 +1,17 @@
-//! `cargo xtask fuzz-smoke`: every fuzz target for a few seconds, on its kept corpus and onward
+//! `cargo xtask fuzz-smoke`: every fuzz target for a few seconds, on its retained corpus and onward
 //! from there.
 //!
 //! Needs neither a nightly compiler nor cargo-fuzz: what cargo-fuzz adds on nightly is the address
 //! sanitizer, which has nothing to find in crates that forbid `unsafe`. libFuzzer itself (built by
 //! the `libfuzzer-sys` crate, hence g++) needs only the coverage counters, and these are a pass of
-//! LLVM that the stable compiler runs when told.
+//! LLVM that the stable compiler runs on request.
 //!
 //! libFuzzer draws its changes from a fixed seed, so that a check of the same commit tries the same
-//! inputs again, and a failure belongs to the change that brought it. `--seed random` looks where
-//! no run has looked before: that is for long runs.
+//! inputs again, and a failure belongs to the change that brought it. `--seed random` searches
+//! where no run has looked before: that is for long runs.
 //!
 //! libFuzzer adds what it finds to the first directory it is given, so that one is scratch space
-//! below `fuzz/target`; the kept corpus is the second and stays as it is.
+//! below `fuzz/target`; the retained corpus is the second and stays as it is.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,7 +32,7 @@ const DEFAULT_SECONDS: u32 = 10;
 
 const DEFAULT_SEED: u32 = 1;
 
-/// What libFuzzer understands as "take one of your own".
+/// Seed that makes libFuzzer choose one.
 const RANDOM_SEED: u32 = 0;
 
 /// The coverage that libFuzzer works with. One codegen unit, as the counters of several do not link
@@ -122,7 +122,7 @@ impl Layout {
         self.fuzz.join("Cargo.toml")
     }
 
-    fn kept_corpus(&self, target: &str) -> PathBuf {
+    fn committed_corpus(&self, target: &str) -> PathBuf {
         self.fuzz.join("corpus").join(target)
     }
 
@@ -134,8 +134,8 @@ impl Layout {
         self.fuzz.join("target/smoke").join(target)
     }
 
-    /// The targets of the manifest, after checking that manifest, source files and corpora tell the
-    /// same story.
+    /// Returns the targets of the manifest, after checking that manifest, sources and corpora
+    /// agree.
     fn targets(&self) -> Outcome<Vec<String>> {
         let mut command = cargo();
         command.args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"]).arg(self.manifest());
@@ -143,8 +143,9 @@ impl Layout {
         let listed = listed_targets(&metadata);
         let sources = names_in(&self.fuzz.join("fuzz_targets"), Some("rs"))?;
         let corpora = names_in(&self.fuzz.join("corpus"), None)?;
-        let is_filled =
-            |name: &str| fs::read_dir(self.kept_corpus(name)).is_ok_and(|mut files| files.next().is_some());
+        let is_filled = |name: &str| {
+            fs::read_dir(self.committed_corpus(name)).is_ok_and(|mut files| files.next().is_some())
+        };
         let faults = faults(&listed, &sources, &corpora, is_filled);
         if faults.is_empty() {
             Ok(listed.into_iter().collect())
@@ -179,8 +180,8 @@ fn names_in(directory: &Path, extension: Option<&str>) -> Outcome<BTreeSet<Strin
     Ok(wanted.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect())
 }
 
-/// What does not fit together. A target that is listed but never runs would pass for a target that
-/// found nothing.
+/// Returns what does not fit together. A target that is listed but never runs would pass for a
+/// target that found nothing.
 fn faults(
     listed: &BTreeSet<String>,
     sources: &BTreeSet<String>,
@@ -232,8 +233,7 @@ fn host_triple() -> Outcome<String> {
     host.map(str::to_owned).ok_or_else(|| Failure::new("rustc -vV names no host"))
 }
 
-/// Runs the targets, as many at a time as there are processors, and returns the names of those that
-/// failed.
+/// Runs the targets and returns the names of those that failed. One runs on each processor.
 fn run_all(layout: &Layout, binaries: &Path, targets: &[String], request: &Request) -> Vec<String> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let waiting = Mutex::new(targets.iter());
@@ -276,7 +276,7 @@ fn smoke(layout: &Layout, binaries: &Path, target: &str, request: &Request) -> O
         .arg(format!("-seed={}", request.seed))
         .args(LIMITS)
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
-        .args([&scratch, &layout.kept_corpus(target)])
+        .args([&scratch, &layout.committed_corpus(target)])
         // A backtrace would push the panic's message out of the lines that are shown.
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
@@ -286,39 +286,39 @@ fn smoke(layout: &Layout, binaries: &Path, target: &str, request: &Request) -> O
         .map_err(at(&binary))?;
     let words = String::from_utf8_lossy(&fs::read(&log).map_err(at(&log))?).into_owned();
     match done_line(&words).filter(|_| status.success()) {
-        Some(line) if kept_inputs(line) < 2 => Err(Failure::new(format!(
+        Some(line) if corpus_inputs(line) < 2 => Err(Failure::new(format!(
             "{line}\nevery input takes the same path: does fuzz/fuzz_targets/{target}.rs use its input, and does a file \
              in fuzz/corpus/{target} get past its first check?"
         ))),
         Some(line) => Ok(line.to_owned()),
-        None => Err(Failure::new(told(&words, &binary, &log, &status.to_string()))),
+        None => Err(Failure::new(failure_report(&words, &binary, &log, &status.to_string()))),
     }
 }
 
-/// The line `#<runs> DONE cov: … exec/s: …`. A target without it has run nothing, whatever its exit
-/// status.
+/// Returns the line `#<runs> DONE cov: … exec/s: …`. A target without it has run nothing, whatever
+/// its exit status.
 fn done_line(words: &str) -> Option<&str> {
     words.lines().rev().find(|line| line.starts_with('#') && line.contains("DONE")).map(str::trim)
 }
 
-/// The number of inputs that libFuzzer found worth keeping: `12` in `corp: 12/345b`.
-fn kept_inputs(done_line: &str) -> u64 {
+/// Returns the number of inputs that libFuzzer found worth keeping: `12` in `corp: 12/345b`.
+fn corpus_inputs(done_line: &str) -> u64 {
     let after = done_line.split_once("corp: ").map_or("", |(_, after)| after);
     after.split('/').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// A failure: the last words of libFuzzer, and how to see it again.
-fn told(words: &str, binary: &Path, log: &Path, status: &str) -> String {
+/// Returns a failure: the last words of libFuzzer, and how to see it again.
+fn failure_report(words: &str, binary: &Path, log: &Path, status: &str) -> String {
     let lines: Vec<&str> = words.lines().collect();
     let tail = &lines[lines.len().saturating_sub(20)..];
     let again = match artifact(words) {
-        Some(path) => format!("the input is kept; to reproduce:\n  {} {path}", binary.display()),
-        None => "no input was kept: the target ended before or outside of a run".to_owned(),
+        Some(path) => format!("the input is stored; to reproduce:\n  {} {path}", binary.display()),
+        None => "no input was stored: the target ended before or outside of a run".to_owned(),
     };
     format!("{}\n{status}; whole output: {}\n{again}", tail.join("\n"), log.display())
 }
 
-/// The path in `artifact_prefix='…'; Test unit written to <path>`.
+/// Returns the path in `artifact_prefix='…'; Test unit written to <path>`.
 fn artifact(words: &str) -> Option<&str> {
     words.lines().find_map(|line| line.split_once("Test unit written to ")).map(|(_, path)| path.trim())
 }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_seconds_and_targets_in_any_order() {
+    fn fuzz_request_has_seconds_and_targets_in_any_order() {
         let request = Request::parse(&words(&["cbf", "--seconds", "3", "lws"])).unwrap();
         assert_eq!(request, Request { seconds: 3, seed: DEFAULT_SEED, targets: words(&["cbf", "lws"]) });
         let request = Request::parse(&words(&["--seed", "random"])).unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn only_known_targets_are_chosen() {
+    fn fuzz_request_refuses_unknown_targets() {
         let known = words(&["cbf", "lws"]);
         assert_eq!(Request { seconds: 1, seed: 1, targets: Vec::new() }.choose(&known).unwrap(), known);
         let failure =
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn manifest_sources_and_corpora_must_agree() {
+    fn fuzz_manifest_sources_and_corpora_must_agree() {
         let agreed = names(&["cbf", "lws"]);
         assert_eq!(faults(&agreed, &agreed, &agreed, |_| true), [""; 0]);
         let only_cbf = names(&["cbf"]);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_come_from_the_manifest() {
+    fn fuzz_targets_come_from_the_manifest() {
         let metadata = serde_json::json!({"packages": [{"targets": [
             {"name": "cbf", "kind": ["bin"]}, {"name": "build-script-build", "kind": ["custom-build"]},
         ]}]});
@@ -390,18 +390,18 @@ mod tests {
     }
 
     #[test]
-    fn a_run_counts_only_with_the_last_line_of_libfuzzer() {
+    fn fuzz_run_requires_the_last_line_of_libfuzzer() {
         let log = "INFO: seed\n#2\tINITED cov: 3\n#900\tDONE   cov: 30 ft: 60 exec/s: 450\nDone 900 runs in 2 second(s)\n";
         assert_eq!(done_line(log), Some("#900\tDONE   cov: 30 ft: 60 exec/s: 450"));
-        assert_eq!(kept_inputs("#900\tDONE   cov: 30 ft: 60 corp: 12/345b lim: 4096"), 12);
-        assert_eq!(kept_inputs(log), 0);
+        assert_eq!(corpus_inputs("#900\tDONE   cov: 30 ft: 60 corp: 12/345b lim: 4096"), 12);
+        assert_eq!(corpus_inputs(log), 0);
         assert_eq!(done_line("ERROR: no interesting inputs were found\n"), None);
     }
 
     #[test]
-    fn a_crash_tells_its_input_and_how_to_reproduce_it() {
+    fn fuzz_crash_report_has_input_and_command() {
         let log = "panicked at x\nartifact_prefix='a/'; Test unit written to a/crash-12\nBase64: AA==\n";
-        let text = told(log, Path::new("release/cbf"), Path::new("cbf.log"), "exit status: 77");
+        let text = failure_report(log, Path::new("release/cbf"), Path::new("cbf.log"), "exit status: 77");
         assert!(text.contains("release/cbf a/crash-12") && text.contains("panicked at x"), "{text}");
     }
 }

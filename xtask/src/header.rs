@@ -109,10 +109,10 @@ const POSTAMBLE: &str = "#ifdef __cplusplus
 
 ";
 
-/// What is wrong, and in which line.
+/// The fault and its line.
 type Trouble = (usize, String);
 
-/// The declarations of one source file.
+/// Returns the declarations of one source file.
 fn translate(text: &str) -> Result<String, Trouble> {
     let mut header = String::new();
     let mut docs: Vec<&str> = Vec::new();
@@ -296,7 +296,7 @@ fn snake_case(name: &str) -> String {
     snake
 }
 
-/// A C comment of the documentation, without trailing empty lines.
+/// Returns a C comment of the documentation, without trailing empty lines.
 fn comment(docs: &[&str], indent: &str) -> String {
     let end = docs.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1);
     match &docs[..end] {
@@ -319,12 +319,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_header_is_what_the_sources_say() {
+    fn header_agrees_with_the_sources() {
         run(&["--check".to_owned()]).unwrap();
     }
 
     #[test]
-    fn rust_becomes_c() {
+    fn header_translates_rust_to_c() {
         let cases = [
             (
                 "/// One.\npub const CAIRN_A: u32 = 0xff_00;\n",
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_an_error_with_its_line() {
+    fn header_reports_unknown_items_with_their_line() {
         let (line, what) = translate("\n\npub const A: f32 = 1.0;\n").unwrap_err();
         assert_eq!((line, what.as_str()), (3, "no constant of type f32 is known"));
         assert!(translate("pub fn rust_function() {\n}\n").is_err());

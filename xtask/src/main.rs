@@ -6,7 +6,7 @@
 //! command first, so that every step can be repeated without xtask.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to whoever started them")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores print to their terminal")]
 
 mod allowances;
 mod api;
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_chore_is_a_usage_error_that_names_the_known_ones() {
+    fn chores_unknown_is_a_usage_error_with_known_names() {
         let failure = dispatch(&["lnit".to_owned()]).unwrap_err();
         assert_eq!(failure.exit_code(), ExitCode::from(2));
         let message = failure.to_string();
@@ -213,9 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn no_two_chores_share_a_name() {
+    fn chores_have_unique_names() {
         for (at, chore) in CHORES.iter().enumerate() {
-            assert!(CHORES[..at].iter().all(|other| other.name != chore.name), "{} stands twice", chore.name);
+            assert!(
+                CHORES[..at].iter().all(|other| other.name != chore.name),
+                "{} is listed twice",
+                chore.name
+            );
         }
     }
 }

@@ -12,8 +12,8 @@ const DRIVER: &str = "puppeteer-core@24";
 /// Debian calls it by the first name.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Writes the pages of `examples/pages.rs` into `target/browser/page` and runs
-/// `tests/browser/page.mjs` on them; arguments go to it.
+/// Tests the pages of `examples/pages.rs` in a browser. They are written to `target/browser/page`;
+/// `tests/browser/page.mjs` gets the arguments.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     check_arguments(arguments, &["--times", "--no-screens"], "page [--times] [--no-screens]")?;
     let browser = Browser::find()?;

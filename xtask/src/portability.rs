@@ -1,7 +1,7 @@
 //! `cargo xtask portability`: the portable crates' tests, built for other processors and run there
 //! by an emulator.
 //!
-//! What each target is for: `aarch64` (64-bit, the other common host), `armv7` (32-bit), `s390x`
+//! Purpose of each target: `aarch64` (64-bit, the other common host), `armv7` (32-bit), `s390x`
 //! (big-endian), and `bare-metal` (`thumbv7m-none-eabi`: there is no std and no alloc that a crate
 //! could use by mistake).
 //!
@@ -20,7 +20,7 @@
 //! emulator, and what this machine's cairn reads must be what they counted.
 //!
 //! `darwin` compiles the capture crates for Apple's systems, against `core` built from the newer
-//! compiler's source. Nothing is linked, because Apple's linker inputs are not to be had here, and
+//! compiler's source. Nothing is linked, because Apple's linker inputs are not available here, and
 //! nothing runs. Where Debian's source cannot be fetched it says what was not checked, and the
 //! other targets go on.
 //!
@@ -49,8 +49,8 @@ use crate::process::{self, Failure, Outcome, at, cargo, read, workspace_root};
 /// is to run it.
 const PORTABLE_CRATES: &[&str] = &["cairn-format", "cairn-wire"];
 
-/// The crates that run inside a watched program, or read one: also on each processor where programs
-/// are watched.
+/// Crates that run inside a watched program, or read one. They are tested on each processor where
+/// programs are watched.
 const CAPTURE_CRATES: &[&str] = &["cairn-unwind", "cairn-capture"];
 
 /// The library that is put into programs, and the profile that it is shipped in.
@@ -127,8 +127,8 @@ const DARWIN: &str = "darwin";
 const DARWIN_TRIPLES: &[&str] = &["aarch64-apple-darwin", "x86_64-apple-darwin"];
 
 /// Property tests run this many cases in an emulator, which is many times slower than the
-/// processor. The cases that depend on word size or byte order are in the conformance vectors, all
-/// of which run.
+/// processor. The cases that depend on word size or byte order are in the conformance vectors, and
+/// all of these run.
 const EMULATED_PROPTEST_CASES: &str = "32";
 
 /// Runs the targets named in `arguments`, or all.
@@ -169,7 +169,7 @@ fn test_portable_crates(wanted: &Wanted, cache: &Path) -> Outcome {
     Ok(())
 }
 
-/// Compiles the capture crates for Darwin, if a compiler can be had whose source is there as well.
+/// Compiles the capture crates for Darwin, if a compiler is available together with its source.
 fn check_darwin(cache: &Path) -> Outcome {
     let compiler = match Compiler::in_cache(cache, APPLE) {
         Ok(compiler) => compiler,
@@ -235,7 +235,7 @@ fn cache_directory() -> PathBuf {
     }
 }
 
-/// What a compiler is for.
+/// Architecture that a compiler targets.
 #[derive(Clone, Copy)]
 struct Purpose {
     /// The compiler's directory in the cache.
@@ -262,7 +262,7 @@ const APPLE: Purpose =
 
 /// Debian's rustc, unpacked, with the libraries of its targets.
 struct Compiler {
-    /// The directory that stands for `/`.
+    /// The directory that represents `/`.
     root: PathBuf,
     /// A script that starts rustc with the shared libraries that were unpacked with it.
     rustc: PathBuf,
@@ -291,7 +291,8 @@ impl Compiler {
         Ok(compiler)
     }
 
-    /// The cache may have been moved since the script was written, so it is written every time.
+    /// Returns the cache may have been moved since the script was written, so it is written every
+    /// time.
     fn write_script(&self) -> Outcome {
         let root = self.root.display();
         let script = format!(
@@ -302,7 +303,7 @@ impl Compiler {
         fs::set_permissions(&self.rustc, fs::Permissions::from_mode(0o755)).map_err(at(&self.rustc))
     }
 
-    /// A cargo command on the crates that this compiler is for.
+    /// Returns a cargo command on the crates that this compiler is for.
     fn cargo(&self, subcommand: &str, triple: &str) -> Command {
         self.cargo_on(self.crates, subcommand, triple)
     }
@@ -329,7 +330,7 @@ fn fetch(cache: &Path, root: &Path, architectures: &[&str], with_source: bool) -
     apt.update();
     let version = common_version(&apt, architectures, with_source)?;
     let downloads = cache.join("apt/downloads");
-    // What an interrupted run left behind would otherwise be unpacked too.
+    // Files of an interrupted run would otherwise be unpacked too.
     let _ = fs::remove_dir_all(&downloads);
     let _ = fs::remove_dir_all(root);
     apt.download(&packages(&apt, &version, architectures, with_source)?, &downloads)?;
@@ -342,7 +343,7 @@ fn fetch(cache: &Path, root: &Path, architectures: &[&str], with_source: bool) -
     fs::remove_dir_all(&downloads).map_err(at(&downloads))
 }
 
-/// The newest version that Debian has as compiler, as source and as library for every architecture.
+/// Returns the newest version with a compiler, a source and a library for every architecture.
 fn common_version(apt: &PrivateApt, architectures: &[&str], with_source: bool) -> Outcome<String> {
     let mut packages = vec!["rustc-web:amd64".to_owned()];
     packages.extend(with_source.then(|| "rust-web-src".to_owned()));
@@ -360,7 +361,7 @@ fn common_version(apt: &PrivateApt, architectures: &[&str], with_source: bool) -
     })
 }
 
-/// The first entry of the first list that every list has.
+/// Returns the first entry of the first list that every list has.
 fn newest_common(lists: &[Vec<String>]) -> Option<String> {
     let (first, others) = lists.split_first()?;
     first.iter().find(|version| others.iter().all(|list| list.contains(version))).cloned()
@@ -385,12 +386,12 @@ fn packages(
 }
 
 impl Target {
-    /// Of cargo's variables for a target.
+    /// Parts of cargo's variables for a target.
     fn variable(&self, what: &str) -> String {
         format!("CARGO_TARGET_{}_{what}", self.triple.to_uppercase().replace('-', "_"))
     }
 
-    /// What runs its programs.
+    /// Returns what runs its programs.
     fn runner(&self) -> String {
         format!("{} -L {}", self.emulator.program, self.libraries)
     }
@@ -482,7 +483,7 @@ fn library_source(root: &Path) -> Outcome<PathBuf> {
         .ok_or_else(|| Failure::new(format!("{}: no rustc-*/library; delete the cache", sources.display())))
 }
 
-/// The value of `edition = "…"` in a manifest.
+/// Returns the value of `edition = "…"` in a manifest.
 fn edition(manifest: &str) -> Option<String> {
     let line = manifest.lines().find(|line| line.starts_with("edition"))?;
     line.split('"').nth(1).map(str::to_owned)
@@ -497,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_the_newest_that_every_package_has() {
+    fn portability_takes_newest_common_version() {
         let compiler = list(&["1.96.0-1", "1.85.0-3", "1.70.0-1"]);
         assert_eq!(
             newest_common(&[compiler.clone(), list(&["1.85.0-3", "1.70.0-1"])]),
@@ -508,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_chosen_by_name() {
+    fn portability_chooses_targets_by_name() {
         let wanted = Wanted::parse(&list(&["s390x", "bare-metal"])).unwrap();
         assert_eq!(wanted.targets.iter().map(|target| target.name).collect::<Vec<_>>(), ["s390x"]);
         assert!(wanted.bare_metal);
@@ -520,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edition_is_read_from_a_manifest() {
+    fn portability_reads_the_edition_from_a_manifest() {
         assert_eq!(edition("[package]\nname = \"core\"\nedition = \"2021\"\n"), Some("2021".to_owned()));
         assert_eq!(edition("[package]\n"), None);
     }

@@ -5,10 +5,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// What a chore comes to.
+/// Result of a chore.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
-/// Why a chore failed, in words that say what to do.
+/// Describes why a chore failed, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     message: String,
@@ -21,12 +21,12 @@ impl Failure {
         Self { message: message.into(), status: 1 }
     }
 
-    /// The chore was asked for in a way it does not know: exit status 2.
+    /// Creates a failure for unknown arguments: exit status 2.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), status: 2 }
     }
 
-    /// The exit status of xtask for this failure.
+    /// Returns the exit status of xtask for this failure.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.status)
     }
@@ -43,13 +43,13 @@ pub(crate) fn at<E: fmt::Display>(path: &Path) -> impl FnOnce(E) -> Failure + '_
     move |error| Failure::new(format!("{}: {error}", path.display()))
 }
 
-/// The directory of the workspace.
+/// Returns the directory of the workspace.
 pub(crate) fn workspace_root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().expect("xtask is a directory of the workspace").to_path_buf()
 }
 
-/// The cargo that started us (or the one on the path), in the workspace's directory.
+/// Returns the cargo that started us (or the one on the path), in the workspace's directory.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace_root());
@@ -76,7 +76,7 @@ pub(crate) fn read(command: &mut Command) -> Outcome<String> {
     Err(Failure::new(format!("`{}` failed: {}\n{}", shown(command), output.status, words.trim_end())))
 }
 
-/// Whether a program of this name is on the path.
+/// Returns whether a program of this name is on the path.
 pub(crate) fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
@@ -86,7 +86,7 @@ fn not_started(command: &Command, error: &std::io::Error) -> Failure {
     Failure::new(format!("could not start `{}`: {error}", shown(command)))
 }
 
-/// The command as one would type it, with the variables set for it; words with blanks are quoted.
+/// Returns the command as typed, with its variables; words with blanks are quoted.
 fn shown(command: &Command) -> String {
     let variables = command.get_envs().filter_map(|(name, value)| {
         Some(format!("{}={}", name.to_string_lossy(), quoted(&value?.to_string_lossy())))
@@ -110,21 +110,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_shown_as_one_would_type_it() {
+    fn process_shows_commands_as_typed() {
         let mut command = Command::new("/opt/rust/bin/cargo");
         command.env("RUSTFLAGS", "-A -B").args(["test", "it's"]);
         assert_eq!(shown(&command), r"RUSTFLAGS='-A -B' cargo test 'it'\''s'");
     }
 
     #[test]
-    fn a_failing_command_says_which_and_how() {
+    fn process_reports_command_and_status() {
         let failure = read(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err().to_string();
         assert!(failure.contains("sh -c") && failure.contains("exit status: 3"), "{failure}");
         assert!(failure.ends_with("why"), "{failure}");
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn process_names_a_missing_program() {
         let failure = run(&mut Command::new("no-such-program")).unwrap_err().to_string();
         assert!(failure.starts_with("could not start `no-such-program`"), "{failure}");
         assert!(!on_path("no-such-program") && on_path("sh"));

@@ -1,6 +1,6 @@
-//! `docs/book/reference/sources.md` lists what five published designs promise, each item with a test that
-//! proves it. The tests here hold the page to that: each test that it names exists, and an item to
-//! be built has none yet.
+//! `docs/book/reference/sources.md` lists what five published designs promise, each item with a
+//! test that proves it. The tests here hold the page to that: each test that it names exists, and
+//! an item to be built has none yet.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ struct Row<'a> {
     proof: &'a str,
 }
 
-/// The rows of all tables, without their heads.
+/// Returns the rows of all tables, without their heads.
 fn rows(page: &str) -> Result<Vec<Row<'_>>, String> {
     let mut rows = Vec::new();
     for (index, text) in page.lines().enumerate() {
@@ -39,7 +39,7 @@ fn rows(page: &str) -> Result<Vec<Row<'_>>, String> {
     Ok(rows)
 }
 
-/// True when a line of the source begins the function.
+/// Returns true when a line of the source begins the function.
 fn declares(line: &str, name: &str) -> bool {
     let rest = line.trim_start();
     let rest = rest.strip_prefix("pub(crate) ").unwrap_or(rest);
@@ -47,7 +47,7 @@ fn declares(line: &str, name: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('('))
 }
 
-/// True when the source has a test of this name. In a chore of xtask any function counts.
+/// Returns true when the source has a test of this name. In a chore of xtask any function counts.
 fn has_test(path: &str, source: &str, name: &str) -> bool {
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     let is_chore = path.starts_with("xtask/src/");
@@ -61,7 +61,8 @@ fn has_test(path: &str, source: &str, name: &str) -> bool {
     })
 }
 
-/// Everything wrong with a page; `read` gives the source of a path, if there is such a file.
+/// Returns everything wrong with a page; `read` gives the source of a path, if there is such a
+/// file.
 fn complaints(page: &str, read: impl Fn(&str) -> Option<String>) -> Result<Vec<String>, String> {
     let rows = rows(page)?;
     let stated = format!(": {} items.", rows.len());

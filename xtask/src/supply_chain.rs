@@ -1,4 +1,4 @@
-//! `cargo xtask deny` and `cargo xtask sbom`: what the workspace takes from elsewhere.
+//! `cargo xtask deny` and `cargo xtask sbom`: dependencies of the workspace.
 //!
 //! Both run a cargo plugin that is maintained for the purpose: cargo-deny checks `deny.toml`, and
 //! cargo-cyclonedx writes the lists. A plugin that is missing, or has another version, is built
@@ -50,7 +50,7 @@ fn has_advisories() -> bool {
     databases.is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir())))
 }
 
-/// What is shipped: the command with all that it carries, the library in programs, the C library.
+/// Shipped crates: the command with all that it carries, the library in programs, the C library.
 const SHIPPED: &[&str] = &["cairn-cli", "cairn-preload", "cairn-c"];
 
 /// Lists the dependencies of each shipped crate, one CycloneDX file each.

@@ -12,7 +12,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "gdb", package: "gdb", also: &[] },
 ];
 
-/// What is compared when no file is named, as far as it is here.
+/// Files to compare when none is named, as far as they exist here.
 const FILES: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu/libc.so.6",
     "/usr/lib/aarch64-linux-gnu/libc.so.6",

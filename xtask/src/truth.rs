@@ -11,8 +11,8 @@ pub(crate) fn truth(arguments: &[String]) -> Outcome {
     }
 }
 
-/// A hundred cold starts under timer signals, then long runs; and a thousand times attach and
-/// detach for each of three programs.
+/// Runs a hundred cold starts under timer signals, then long runs. Attaches and detaches a thousand
+/// times for each of three programs.
 pub(crate) fn torture(arguments: &[String]) -> Outcome {
     let usage = || Failure::usage("usage: cargo xtask torture [--seconds N] [--cycles N]");
     let (mut seconds, mut cycles) = ("60", "1000");

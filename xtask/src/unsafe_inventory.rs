@@ -1,11 +1,13 @@
 //! `cargo xtask unsafe-inventory`: counts the unsafe code of every crate that ships it.
 //!
-//! The counts live in `docs/book/reference/unsafe.md`. CI compares them with the sources, so that new unsafe code
-//! appears in the diff of a page that reviewers read, and not only in the middle of a function.
-//! Sources are parsed with `syn`; bodies of macros are token streams to it, so an `unsafe` keyword
-//! in one of them is counted in a column of its own. Tests and examples are not counted.
+//! The counts live in `docs/book/reference/unsafe.md`. CI compares them with the sources, so that
+//! new unsafe code appears in the diff of a page that reviewers read, and not only in the middle of
+//! a function. Sources are parsed with `syn`; bodies of macros are token streams to it, so an
+//! `unsafe` keyword in one of them is counted in a column of its own. Tests and examples are not
+//! counted.
 //!
-//! Both forms of the command also check that unsafe code states its contracts ([`unsafe_contracts`]).
+//! Both forms of the command also check that unsafe code states its contracts
+//! ([`unsafe_contracts`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -22,7 +22,7 @@ struct MainThread<T>(UnsafeCell<T>);
 // SAFETY: see `State`: only the main thread goes beyond the check of `thread_pointer`.
 unsafe impl<T> Sync for MainThread<T> {}
 
-struct State {
+struct HookState {
     /// The main thread's; zero before the constructor has run and after the destructor.
     thread_pointer: usize,
     /// A capture is under way: its own allocations are not captured.
@@ -32,7 +32,7 @@ struct State {
     start_nanos: u64,
 }
 
-static STATE: MainThread<State> = MainThread(UnsafeCell::new(State {
+static STATE: MainThread<HookState> = MainThread(UnsafeCell::new(HookState {
     thread_pointer: 0,
     is_busy: false,
     capture: nothing,

@@ -19,7 +19,7 @@ const RUNS: usize = 7;
 /// The hook alone.
 const NONE: &str = "none";
 
-struct Program {
+struct HookedProgram {
     name: &'static str,
     what: &'static str,
     program: &'static str,
@@ -29,10 +29,10 @@ struct Program {
     without: &'static [&'static str],
 }
 
-fn programs() -> Vec<Program> {
+fn programs() -> Vec<HookedProgram> {
     let source = |name: &str| programs::source(name).to_string_lossy().into_owned();
     vec![
-        Program {
+        HookedProgram {
             name: "python3",
             what: "JSON, patterns, sorting, recursion; PYTHONMALLOC=malloc",
             program: "/usr/bin/python3",
@@ -40,7 +40,7 @@ fn programs() -> Vec<Program> {
             variables: &[("PYTHONMALLOC", "malloc"), ("PYTHONHASHSEED", "0")],
             without: &[],
         },
-        Program {
+        HookedProgram {
             name: "sqlite3",
             what: "a bulk insert, an index, queries",
             program: "/usr/bin/sqlite3",
@@ -48,7 +48,7 @@ fn programs() -> Vec<Program> {
             variables: &[],
             without: &[],
         },
-        Program {
+        HookedProgram {
             name: "clang",
             what: "-O2 -c of a small C++ file",
             program: "/usr/bin/clang++",
@@ -63,7 +63,7 @@ fn programs() -> Vec<Program> {
     ]
 }
 
-/// What the hook wrote at the program's end.
+/// Output of the hook at the program's end.
 struct Report(HashMap<String, u64>);
 
 impl Report {
@@ -85,7 +85,7 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
-fn measure(hook: &PathBuf, program: &Program) -> Result<(), String> {
+fn measure(hook: &PathBuf, program: &HookedProgram) -> Result<(), String> {
     let counted = start(hook, program, "cairn-count")?;
     let (captures, unique) = (counted.value("captures")?, counted.value("unique")?);
     let mut names = vec![NONE];
@@ -126,7 +126,7 @@ fn measure(hook: &PathBuf, program: &Program) -> Result<(), String> {
     Ok(())
 }
 
-fn start(hook: &PathBuf, program: &Program, unwinder: &str) -> Result<Report, String> {
+fn start(hook: &PathBuf, program: &HookedProgram, unwinder: &str) -> Result<Report, String> {
     let path = programs::build_directory()?.join("malloc-hook-report");
     let _ = fs::remove_file(&path);
     let status = Command::new(program.program)

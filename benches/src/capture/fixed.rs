@@ -16,7 +16,7 @@ const RUN_NANOS: f64 = 150_000.0;
 
 const ROUNDS: u32 = 400;
 
-/// What to time, as fixed_stack.cpp lays it out.
+/// Subject of the measurement, as in fixed_stack.cpp lays it out.
 #[repr(C)]
 pub(crate) struct Job {
     captures: *const Capture,
@@ -38,7 +38,7 @@ impl Job {
         self.capture_count as usize
     }
 
-    /// The capture of this index, and how often to call it in a round.
+    /// Returns the capture of this index, and how many times to call it in a round.
     pub(crate) fn capture(&self, index: usize) -> (Capture, u32) {
         assert!(index < self.count());
         // SAFETY: both arrays have `count` elements.
@@ -55,7 +55,7 @@ impl Job {
     }
 }
 
-/// The fixed-stack programs by name, each with what its table says of it.
+/// Returns the fixed-stack programs by name, each with what its table says of it.
 pub(crate) fn programs() -> Vec<(&'static str, &'static str, Result<RunFixedStack, String>)> {
     let fixed = |flags: &[&str]| programs::load_fixed_stack(flags).map(|program| program.fixed);
     vec![
@@ -66,7 +66,7 @@ pub(crate) fn programs() -> Vec<(&'static str, &'static str, Result<RunFixedStac
 }
 
 /// Nanoseconds per capture over the rounds, and what the last capture returned.
-pub(crate) struct Timing {
+pub(crate) struct StackTiming {
     pub(crate) first_nanos: f64,
     pub(crate) low_nanos: f64,
     pub(crate) median_nanos: f64,
@@ -100,8 +100,8 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
-fn cell(unwinder: &Unwinder, timing: &Timing) -> String {
-    let Timing { low_nanos, median_nanos, result, .. } = timing;
+fn cell(unwinder: &Unwinder, timing: &StackTiming) -> String {
+    let StackTiming { low_nanos, median_nanos, result, .. } = timing;
     format!("{low_nanos:.1} / {median_nanos:.1} [{}]", frame_count(unwinder, *result))
 }
 
@@ -131,7 +131,7 @@ extern "C" fn prepare_all() {
     }
 }
 
-fn measure(program: RunFixedStack, depth: u32, unwinders: &[Unwinder]) -> Result<Vec<Timing>, String> {
+fn measure(program: RunFixedStack, depth: u32, unwinders: &[Unwinder]) -> Result<Vec<StackTiming>, String> {
     let trial = run_rounds(program, depth, unwinders, &vec![16; unwinders.len()], 5)?;
     let calls: Vec<u32> =
         trial.iter().map(|timing| (RUN_NANOS / timing.low_nanos.max(1.0)) as u32 + 1).collect();
@@ -144,7 +144,7 @@ pub(crate) fn run_rounds(
     unwinders: &[Unwinder],
     calls: &[u32],
     rounds: u32,
-) -> Result<Vec<Timing>, String> {
+) -> Result<Vec<StackTiming>, String> {
     let count = unwinders.len();
     let captures: Vec<Capture> = unwinders.iter().map(|unwinder| unwinder.capture).collect();
     let mut nanos = vec![0.0; count * rounds as usize];
@@ -165,7 +165,7 @@ pub(crate) fn run_rounds(
             let mut column: Vec<f64> = nanos.iter().skip(index).step_by(count).copied().collect();
             let first_nanos = column[0];
             column.sort_by(f64::total_cmp);
-            Timing {
+            StackTiming {
                 first_nanos,
                 low_nanos: column[column.len() / 50],
                 median_nanos: column[column.len() / 2],
@@ -175,7 +175,7 @@ pub(crate) fn run_rounds(
         .collect())
 }
 
-/// Runs one capture so many times on one program.
+/// Runs one capture `calls` times on one program.
 pub(crate) fn run_one(program: &str, depth: u32, unwinder: &str, calls: u32) -> Result<(), String> {
     let unwinder =
         cairn_bench_unwinders::by_name(unwinder).ok_or_else(|| format!("{unwinder}: no such unwinder"))?;

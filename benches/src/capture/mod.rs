@@ -1,4 +1,4 @@
-//! What a captured stack costs, against peers in the same run.
+//! Measures the cost of a captured stack, against peers in the same run.
 //!
 //! - [`fixed`]: one unchanging stack of a given depth, captured again and again;
 //! - [`at_malloc`]: the stacks of real programs, at every allocation;
@@ -52,7 +52,7 @@ pub(crate) fn run_new_sites(arguments: &[&str]) -> Result<(), String> {
     slow::print_new_sites(unwinder)
 }
 
-/// `capture-loop PROGRAM DEPTH UNWINDER CALLS`: one fixed stack without a clock around it, for
+/// `capture-loop PROGRAM DEPTH UNWINDER CALLS`: one fixed stack. Runs without a clock, for
 /// callgrind.
 pub(crate) fn run_loop(arguments: &[&str]) -> Result<(), String> {
     let [program, depth, unwinder, calls] = arguments else {

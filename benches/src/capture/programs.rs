@@ -9,15 +9,15 @@ use std::process::Command;
 
 use crate::capture::fixed::Job;
 
-/// Runs a job at a depth; what it is told to run first prepares the captures on its thread.
+/// Runs a job at a depth; what it is given to run first prepares the captures on its thread.
 pub(crate) type RunFixedStack = extern "C" fn(*mut Job, c_int, extern "C" fn()) -> c_int;
 
-/// A file below `fixtures/programs`.
+/// Returns a file below `fixtures/programs`.
 pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/programs").join(name)
 }
 
-/// A directory for what is built; it stays, as the build directory does.
+/// Returns a directory for what is built; it stays, as the build directory does.
 pub(crate) fn build_directory() -> Result<PathBuf, String> {
     let program = env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let directory = program.with_file_name("bench-programs");

@@ -1,4 +1,4 @@
-//! What captures take beside time: memory of a thread, and stack below the caller.
+//! Measures the space of captures: memory of a thread, and stack below the caller.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -8,7 +8,7 @@ use std::{fs, thread};
 const THREADS: usize = 100;
 
 pub(crate) fn run() -> Result<(), String> {
-    // What all threads share is there before the first is measured.
+    // The memory that all threads share exists before the first is measured.
     deep(100, &|| ());
     let without = thread_bytes(false)?;
     let with = thread_bytes(true)?;
@@ -57,7 +57,7 @@ fn capture_context() -> cairn_capture::Stack {
     })
 }
 
-/// What the handler of a signal has found.
+/// Result of the signal handler.
 static IN_HANDLER: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn on_signal(_: i32) {
@@ -67,7 +67,7 @@ extern "C" fn on_signal(_: i32) {
     }
 }
 
-/// A stack with a signal's frame in it is walked as a whole each time.
+/// Returns a stack with a signal's frame in it is walked as a whole each time.
 fn stack_use_in_handler() -> usize {
     // SAFETY: the handler touches its own stack and an atomic.
     unsafe {
@@ -77,7 +77,7 @@ fn stack_use_in_handler() -> usize {
     IN_HANDLER.load(Ordering::Relaxed)
 }
 
-/// Captures at each of so many depths, then calls `at_the_bottom`.
+/// Captures at each of `depths` depths, then calls `at_the_bottom`.
 #[inline(never)]
 fn deep(levels: usize, at_the_bottom: &dyn Fn()) -> usize {
     black_box(cairn_capture::capture());
@@ -128,8 +128,8 @@ fn resident_bytes() -> Result<u64, String> {
     kilobytes.map(|kilobytes| kilobytes * 1024).ok_or_else(|| "smaps_rollup: no Anonymous line".to_owned())
 }
 
-/// Bytes of stack that `capture` touches: the stack below is painted first and looked at
-/// afterwards. Below 128 it cannot tell.
+/// Returns the number of stack bytes that `capture` touches. Paints the stack below first and
+/// inspects it afterwards. Below 128 it cannot tell.
 #[inline(never)]
 fn stack_use<R>(capture: impl Fn() -> R) -> usize {
     const PAINTED_WORDS: usize = 8192;

@@ -58,7 +58,7 @@ fn time_captures(job: &Job) {
     }
 }
 
-/// Of this thread's own time: what other programs take does not count.
+/// Measures this thread's own time; other programs do not count.
 pub(crate) fn now_nanos() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to the variable.
@@ -70,8 +70,8 @@ type In2<L> = In<In<L>>;
 type In8<L> = In2<In2<In2<In2<L>>>>;
 type In10<L> = In2<In8<L>>;
 type In20<L> = In10<In10<L>>;
-/// Around those of `Level` are: the capture's shim, `time_captures`, `outermost`, and two of the C
-/// library.
+/// Number of frames around those of `Level`. The capture's shim, `time_captures`, `outermost`, and
+/// two of the C library.
 type Levels14 = In8<Innermost>;
 type Levels34 = In20<Levels14>;
 type Levels104 = In10<In20<In20<In20<Levels34>>>>;
@@ -101,8 +101,7 @@ extern "C" fn outermost(argument: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Runs the job at that depth on a thread of its own, where `prepare` runs first; 0 when that could
-/// be done.
+/// Runs the job at that depth on a thread of its own, after `prepare`. Returns 0 on success.
 pub(crate) extern "C" fn run_fixed_stack(job: *mut Job, depth: c_int, prepare: extern "C" fn()) -> c_int {
     let mut thread = Thread { job, depth, prepare };
     let mut id = 0;

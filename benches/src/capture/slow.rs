@@ -10,7 +10,7 @@ use crate::capture::{fixed, programs};
 /// The stack lies at another place in each; more than `run_moving_stack` has places would repeat.
 const MOVES: u32 = 4000;
 
-/// Fresh processes of which the best counts: the first look at a table may wait for the disk.
+/// Fresh processes; the best one counts, because the first read of a table may wait for the disk.
 const PROCESSES: usize = 5;
 
 pub(crate) fn run() -> Result<(), String> {
@@ -45,8 +45,7 @@ fn new_sites(unwinder: &Unwinder) -> Result<f64, String> {
     Ok(best)
 }
 
-/// Prints how much longer the first capture at a place takes than a later one, in a process that
-/// has captured little.
+/// Prints the extra time of the first capture at a place, in a process that has captured little.
 pub(crate) fn print_new_sites(unwinder: &str) -> Result<(), String> {
     let unwinder = by_name(unwinder).ok_or_else(|| format!("{unwinder}: no such unwinder"))?;
     let program = programs::load_fixed_stack(&["-fomit-frame-pointer"])?;

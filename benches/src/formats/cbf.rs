@@ -1,7 +1,7 @@
 //! The Compact Backtrace Format, against the same rule written plainly.
 
 use cairn_format::{AbsoluteAddress, CountingSink, Frame, SliceSink, WordSize};
-use cairn_wire::cbf::{DecodeError, Decoder, Dialect, Rules, encode};
+use cairn_wire::cbf::{CbfDecoder, CbfDialect, CbfError, Rules, encode};
 
 use super::{CAIRN, Inputs, LOW, REAL, fold, used};
 use crate::corpus::Stacks;
@@ -13,7 +13,7 @@ use crate::records::Records;
 const PLAIN: &str = "plain rule";
 
 /// The columns of [`encoded_bytes`].
-const DIALECTS: [Dialect; 3] = [Dialect::Strict, Dialect::Swift62, Dialect::SwiftNewer];
+const DIALECTS: [CbfDialect; 3] = [CbfDialect::Strict, CbfDialect::Swift62, CbfDialect::SwiftNewer];
 pub(crate) const DIALECT_NAMES: [&str; 3] = ["strict", "Swift 6.2", "newer Swift"];
 
 /// Room for a record of the deepest stack of the corpus: no frame takes more than nine bytes.
@@ -42,7 +42,7 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
     }
 }
 
-/// Bytes of one stack's record in each dialect.
+/// Returns bytes of one stack's record in each dialect.
 pub(crate) fn encoded_bytes(addresses: &[AbsoluteAddress]) -> [usize; 3] {
     DIALECTS.map(|dialect| {
         let mut sink = CountingSink::default();
@@ -57,7 +57,8 @@ fn frames(addresses: &[AbsoluteAddress]) -> impl Iterator<Item = Frame> {
 
 fn encoded(stacks: &Stacks) -> Records {
     Records::of(stacks, |stack, sink| {
-        encode(frames(stack.addresses), WordSize::Bits64, Dialect::Strict, sink).expect("a sink without end");
+        encode(frames(stack.addresses), WordSize::Bits64, CbfDialect::Strict, sink)
+            .expect("a sink without end");
     })
 }
 
@@ -65,7 +66,7 @@ fn check(stacks: &Stacks, records: &Records) {
     let mut plain = Vec::new();
     for (stack, record) in stacks.iter().zip(records.iter()) {
         let decoded =
-            Decoder::new(record, Rules::STRICT).map(|frame| frame.expect("a record of the encoder"));
+            CbfDecoder::new(record, Rules::STRICT).map(|frame| frame.expect("a record of the encoder"));
         assert!(decoded.eq(frames(stack.addresses)), "CBF does not round-trip");
         plain.clear();
         plain_cbf::encode(stack.addresses, &mut plain);
@@ -78,7 +79,7 @@ fn encode_all(stacks: &Stacks) -> u64 {
     let mut written = 0;
     for stack in stacks.iter() {
         let mut sink = SliceSink::new(&mut buffer);
-        encode(frames(stack.addresses), WordSize::Bits64, Dialect::Strict, &mut sink)
+        encode(frames(stack.addresses), WordSize::Bits64, CbfDialect::Strict, &mut sink)
             .expect("room for a record");
         written += used(sink.written());
     }
@@ -101,23 +102,23 @@ fn plain_encoder(stacks: &Stacks) -> impl FnMut() -> u64 {
 fn decode_all(records: &Records) -> u64 {
     let mut checksum = 0;
     for record in records.iter() {
-        Decoder::new(record, Rules::STRICT).for_each(|frame| checksum = fold(checksum, address(frame)));
+        CbfDecoder::new(record, Rules::STRICT).for_each(|frame| checksum = fold(checksum, address(frame)));
     }
     checksum
 }
 
-/// The same frames asked for one by one.
+/// Returns the same frames asked for one by one.
 fn step_all(records: &Records) -> u64 {
     let mut checksum = 0;
     for record in records.iter() {
-        for frame in Decoder::new(record, Rules::STRICT) {
+        for frame in CbfDecoder::new(record, Rules::STRICT) {
             checksum = fold(checksum, address(frame));
         }
     }
     checksum
 }
 
-fn address(frame: Result<Frame, DecodeError>) -> u64 {
+fn address(frame: Result<Frame, CbfError>) -> u64 {
     let Ok(Frame::ReturnAddress(address)) = frame else { panic!("not a record of the encoder") };
     address.value()
 }

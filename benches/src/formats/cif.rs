@@ -1,7 +1,7 @@
 //! The Compact ImageMap Format, on the module tables of the corpus.
 
 use cairn_format::{AbsoluteAddress, Module, SliceSink, WordSize};
-use cairn_wire::cif::{Decoder, DecoderSlot, Dialect, EncoderSlot, ImageMap, encode};
+use cairn_wire::cif::{CifDecoder, CifDialect, DecoderSlot, EncoderSlot, ImageMap, encode};
 
 use super::{CAIRN, Inputs, REAL, fold, used};
 use crate::corpus::Program;
@@ -11,7 +11,7 @@ use crate::records::{GrowingSink, Records};
 /// Room for the map of the program with the most modules.
 const MAP_BYTES: usize = 1 << 14;
 
-/// What [`Module`] borrows from: the paths of one program, in the order of its modules.
+/// The paths of one program, in the order of its modules; [`Module`] borrows from them.
 struct Paths<'a> {
     program: &'a Program,
     texts: Vec<String>,
@@ -57,13 +57,13 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
 
 fn encode_one(images: &[Module<'_>], sink: &mut impl cairn_format::Sink) {
     let map = ImageMap { word_size: WordSize::Bits64, platform: "Linux", images };
-    encode(&map, Dialect::Canonical, &mut [EncoderSlot::EMPTY; 128], sink).expect("room for the map");
+    encode(&map, CifDialect::Canonical, &mut [EncoderSlot::EMPTY; 128], sink).expect("room for the map");
 }
 
 fn check(paths: &[Paths<'_>], records: &Records) {
     for (paths, record) in paths.iter().zip(records.iter()) {
         let mut slots = [DecoderSlot::EMPTY; 256];
-        let decoder = Decoder::strict(record, &mut slots).expect("a map of the encoder");
+        let decoder = CifDecoder::strict(record, &mut slots).expect("a map of the encoder");
         let mut expected = paths.modules().into_iter();
         for image in decoder {
             let (image, expected) =
@@ -94,7 +94,7 @@ fn decode_all(records: &Records) -> u64 {
     let mut text = Vec::with_capacity(256);
     let mut checksum = 0;
     for record in records.iter() {
-        for image in Decoder::strict(record, &mut slots).expect("a map of the encoder") {
+        for image in CifDecoder::strict(record, &mut slots).expect("a map of the encoder") {
             let module = image.expect("a map of the encoder").module;
             text.clear();
             if let Some(path) = module.path {

@@ -2,7 +2,7 @@
 //! heap that they make.
 
 use cairn_format::{AbsoluteAddress, SliceSink};
-use cairn_wire::heapprof::{HeaderWriter, Layout, Search};
+use cairn_wire::heapprof::{HeaderWriter, HeapprofLayout, Search};
 
 use super::{CAIRN, Inputs, REAL, fold, used};
 use crate::corpus::{Stack, Stacks};
@@ -14,12 +14,12 @@ const CALLERS: usize = 16;
 /// Larger allocations are cut to this, so that a few of them do not become the whole heap.
 const LARGEST_USER_BYTES: usize = 4096;
 
-const LAYOUT: Layout = Layout::LittleEndian64;
+const LAYOUT: HeapprofLayout = HeapprofLayout::LittleEndian64;
 
 pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
     let writer = HeaderWriter::new(LAYOUT, CALLERS).expect("few enough callers");
     let stacks = &inputs.real;
-    let frames = stacks.iter().map(|stack| kept(stack).len()).sum();
+    let frames = stacks.iter().map(|stack| retained(stack).len()).sum();
     cases.push(Case {
         operation: "heapprof write",
         implementation: CAIRN,
@@ -48,7 +48,7 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
     }
 }
 
-fn kept(stack: Stack<'_>) -> &[AbsoluteAddress] {
+fn retained(stack: Stack<'_>) -> &[AbsoluteAddress] {
     stack.addresses.get(..CALLERS).unwrap_or(stack.addresses)
 }
 
@@ -57,19 +57,21 @@ fn write_all(stacks: &Stacks, writer: HeaderWriter) -> u64 {
     let mut written = 0;
     for stack in stacks.iter() {
         let mut sink = SliceSink::new(&mut buffer);
-        writer.encode(stack.requested_bytes, kept(stack), &mut sink).expect("room for a header");
+        writer.encode(stack.requested_bytes, retained(stack), &mut sink).expect("room for a header");
         written += used(sink.written());
     }
     written
 }
 
-/// A heap of all allocations of the corpus. User data is text, pointers and zeros in turn, as in
-/// real heaps.
+/// Returns a heap of all allocations of the corpus. User data is text, pointers and zeros in turn,
+/// as in real heaps.
 fn heap(stacks: &Stacks, writer: HeaderWriter) -> Vec<u8> {
     let mut heap = Vec::new();
     for (index, stack) in stacks.iter().enumerate() {
         let mut header = [0; 8 * (CALLERS + 4)];
-        writer.write_in_place(stack.requested_bytes, kept(stack), &mut header).expect("room for a header");
+        writer
+            .write_in_place(stack.requested_bytes, retained(stack), &mut header)
+            .expect("room for a header");
         heap.extend_from_slice(&header[..writer.user_offset()]);
         let user_bytes = (stack.requested_bytes as usize).min(LARGEST_USER_BYTES).next_multiple_of(16);
         let pattern: [u8; 16] = match index % 3 {

@@ -39,7 +39,7 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
     }
 }
 
-/// Bytes of one stack's blob, cut to the frames it can hold.
+/// Returns bytes of one stack's blob, cut to the frames it can hold.
 pub(crate) fn encoded_bytes(stack: Stack<'_>) -> usize {
     encode_one(stack, &mut [0; BLOB_BUFFER_BYTES])
 }

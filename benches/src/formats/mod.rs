@@ -64,13 +64,13 @@ const FORMATS: [(&str, Add); 7] = [
     ("tracker", tracker::add),
 ];
 
-/// All cases, those of one operation side by side.
+/// Returns all cases, those of one operation side by side.
 pub(crate) fn cases(inputs: &Inputs) -> Vec<Case<'_>> {
     cases_of_format(inputs, "")
 }
 
-/// The cases of the format that `id` is about; all of them if it is empty. Setting up the others
-/// takes longer than one case runs.
+/// Returns the cases of the format that `id` is about; all of them if it is empty. Setting up the
+/// others takes longer than one case runs.
 pub(crate) fn cases_of_format<'a>(inputs: &'a Inputs, id: &str) -> Vec<Case<'a>> {
     let mut cases = Vec::new();
     for (_, add) in FORMATS.iter().filter(|(name, _)| id.is_empty() || id.starts_with(name)) {
@@ -79,8 +79,8 @@ pub(crate) fn cases_of_format<'a>(inputs: &'a Inputs, id: &str) -> Vec<Case<'a>>
     cases
 }
 
-/// The length of an encoder's output, which the compiler must believe to be read: or it would leave
-/// out the writing.
+/// Returns the length of an encoder's output. Hides from the compiler that nobody reads it;
+/// otherwise it would remove the writing.
 pub(crate) fn used(output: &[u8]) -> u64 {
     black_box(output).len() as u64
 }

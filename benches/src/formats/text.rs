@@ -9,7 +9,7 @@ use crate::lws_reference::LwsReference;
 use crate::measure::{Case, Unit};
 use crate::records::Records;
 
-/// What a device prints before its record.
+/// Text that a device prints before its record.
 const LINE_START: &[u8] = b"[2022/03/01 10:00:00:1234] N: ";
 
 const PEER: &str = "libwebsockets C (base64 alone)";

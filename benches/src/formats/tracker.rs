@@ -1,14 +1,16 @@
 //! call-stack-tracker recordings: one per program, its modules and then its stacks.
 
 use cairn_format::{AbsoluteAddress, Sink, SliceSink};
-use cairn_wire::tracker::{Change, Event, Layout, MAX_STACK_ADDRESSES, ModuleSlot, Reader, Timeline, Writer};
+use cairn_wire::tracker::{
+    Change, Event, MAX_STACK_ADDRESSES, ModuleSlot, Reader, Timeline, TrackerLayout, Writer,
+};
 
 use super::{CAIRN, Inputs, REAL, fold, used};
 use crate::corpus::{Program, Stacks};
 use crate::measure::{Case, Unit};
 use crate::records::Records;
 
-const LAYOUT: Layout = Layout::WINDOWS_64;
+const LAYOUT: TrackerLayout = TrackerLayout::WINDOWS_64;
 
 /// Room for the recording of one program.
 const RECORDING_BYTES: usize = 1 << 20;

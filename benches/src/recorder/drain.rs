@@ -1,5 +1,5 @@
-//! Stands in for the process that drains a spool: gives back blocks whose thread has gone on to
-//! another, extends the file, ticks. The records themselves are not looked at; what that costs is
+//! Imitates the process that drains a spool: returns segments whose thread has gone on to
+//! another, extends the file, ticks. The records themselves are not read; what that costs is
 //! another benchmark's affair.
 
 use std::collections::HashMap;
@@ -32,10 +32,10 @@ impl Drop for Drain {
 pub(crate) fn begin(path: &Path) -> Drain {
     let file = File::options().read(true).write(true).open(path).expect("the spool");
     let shall_end = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&shall_end);
+    let done = Arc::clone(&shall_end);
     let work = move || {
-        let mut state = State { file, given: HashMap::new(), ticks: 0, count: 0 };
-        while !told.load(Ordering::Relaxed) {
+        let mut state = DrainState { file, given: HashMap::new(), ticks: 0, count: 0 };
+        while !done.load(Ordering::Relaxed) {
             state.turn();
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -54,7 +54,7 @@ fn word(file: &File, offset: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-struct State {
+struct DrainState {
     file: File,
     /// The claim that was given back, by block.
     given: HashMap<u64, u64>,
@@ -62,7 +62,7 @@ struct State {
     count: u64,
 }
 
-impl State {
+impl DrainState {
     fn turn(&mut self) {
         self.ticks += 1;
         self.set(control::TICK, self.ticks);

@@ -1,5 +1,5 @@
-//! What the recorder adds to a capture: heap events and marks, in 1, 2 and 8 threads, with a
-//! process that drains the spool, in a ring, and stored in a file.
+//! Measures the cost that the recorder adds to a capture: heap events and marks, in 1, 2 and 8
+//! threads, with a process that drains the spool, in a ring, and stored in a file.
 //!
 //! Every case runs in one process in turn with the bare capture of the same stack, so that a ratio
 //! is of the same moments.
@@ -25,19 +25,19 @@ const ROUNDS: usize = 61;
 const EVENTS: usize = 4000;
 
 /// One kind of work; does it [`EVENTS`] times.
-struct Case {
+struct RecorderCase {
     name: &'static str,
     /// Captures in one event.
     captures: f64,
     work: fn(),
 }
 
-const CASES: [Case; 5] = [
-    Case { name: "bare capture", captures: 1.0, work: bare_capture },
-    Case { name: "allocation and its free", captures: 1.0, work: heap_pair },
-    Case { name: "mark", captures: 1.0, work: plain_mark },
-    Case { name: "mark of 16 characters", captures: 1.0, work: text_mark },
-    Case { name: "mark of 16 characters with a number", captures: 1.0, work: value_mark },
+const CASES: [RecorderCase; 5] = [
+    RecorderCase { name: "bare capture", captures: 1.0, work: bare_capture },
+    RecorderCase { name: "allocation and its free", captures: 1.0, work: heap_pair },
+    RecorderCase { name: "mark", captures: 1.0, work: plain_mark },
+    RecorderCase { name: "mark of 16 characters", captures: 1.0, work: text_mark },
+    RecorderCase { name: "mark of 16 characters with a number", captures: 1.0, work: value_mark },
 ];
 
 fn bare_capture() {
@@ -135,7 +135,7 @@ fn begin(path: &Path, way: &str) -> Result<(), String> {
     start(&options).map_err(|error| error.to_string())
 }
 
-/// One line of the table.
+/// Returns one line of the table.
 pub(crate) fn run_child(way: &str, threads: &str) -> Result<(), String> {
     let threads: usize = threads.parse().map_err(|_| "not a number".to_owned())?;
     let path = spool_path(way);
@@ -167,7 +167,8 @@ pub(crate) fn run_child(way: &str, threads: &str) -> Result<(), String> {
     let _ = std::fs::remove_file(&path);
     let all: Vec<f64> =
         (0..CASES.len()).map(|case| median(results.iter().map(|nanos| nanos[case]).collect())).collect();
-    let cell = |(case, nanos): (&Case, &f64)| format!("{nanos:.1} [{:.2}]", nanos / all[0] / case.captures);
+    let cell =
+        |(case, nanos): (&RecorderCase, &f64)| format!("{nanos:.1} [{:.2}]", nanos / all[0] / case.captures);
     let cells: Vec<String> = CASES.iter().zip(&all).map(cell).collect();
     println!("| {way} | {threads} | {} |", cells.join(" | "));
     Ok(())
@@ -194,7 +195,7 @@ fn instructions(case: usize) -> Result<String, String> {
     Ok(format!("{:.1}", (total("6")? - total("2")?) / 4.0 / EVENTS as f64))
 }
 
-/// So many rounds of one case, for a profiler; nobody drains.
+/// Returns the number of rounds of one case, for a profiler; nobody drains.
 pub(crate) fn run_loop(case: &str, rounds: &str) -> Result<(), String> {
     let number = |text: &str| text.parse::<usize>().map_err(|_| format!("{text}: not a number"));
     let case = CASES.get(number(case)?).ok_or("no such case")?;

@@ -1,4 +1,4 @@
-//! What the ways to learn of loaded and unloaded modules cost.
+//! Measures the ways to detect loaded and unloaded modules.
 
 use std::ffi::{CString, c_void};
 use std::hint::black_box;
@@ -100,7 +100,7 @@ unsafe extern "C" fn go_on(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_vo
     0
 }
 
-/// Nanoseconds of one call, of so many that the clock does not matter.
+/// Nanoseconds of one call, averaged over enough calls that the clock does not matter.
 fn median(mut work: impl FnMut()) -> f64 {
     let mut calls = 1_u32;
     let mut time = |calls: u32| {

@@ -35,7 +35,8 @@ pub(crate) fn prepare() -> Result<(), String> {
 ///
 /// # Safety
 ///
-/// - `info` is valid during the call, and `argument` points to an unwinder to which no other reference exists.
+/// - `info` is valid during the call, and `argument` points to an unwinder to which no other
+///   reference exists.
 unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _size: usize, argument: *mut c_void) -> c_int {
     // SAFETY: the caller promises a valid `info` and the only reference to an unwinder.
     let (unwinder, info) =

@@ -26,7 +26,7 @@ unsafe impl Sync for Frames {}
 pub static FRAMES: Frames = Frames(UnsafeCell::new([0; MAX_FRAMES]));
 
 impl Frames {
-    /// The first element.
+    /// Returns the first element.
     pub fn as_mut_ptr(&self) -> *mut usize {
         self.0.get().cast()
     }
@@ -38,7 +38,7 @@ pub type Capture = extern "C" fn() -> u64;
 /// One way to capture a stack.
 #[derive(Clone, Copy)]
 pub struct Unwinder {
-    /// As it stands in the tables.
+    /// As it is in the tables.
     pub name: &'static str,
     /// Makes it ready on this thread, or says why it is missing here.
     pub prepare: fn() -> Result<(), String>,
@@ -60,7 +60,7 @@ pub const UNWINDERS: &[Unwinder] = &[
     Unwinder { name: "backtrace-crate", prepare: nothing, capture: backtrace_crate },
 ];
 
-/// The unwinder of this name.
+/// Returns the unwinder of this name.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Unwinder> {
     UNWINDERS.iter().copied().find(|unwinder| unwinder.name == name)
@@ -74,7 +74,7 @@ extern "C" fn cairn() -> u64 {
     u64::from(cairn_capture::capture().id().number())
 }
 
-/// The frames of the stack with this number, which [`CAIRN`]'s capture returned.
+/// Returns the frames of the stack with this number, which [`CAIRN`]'s capture returned.
 #[must_use]
 pub fn cairn_frames(number: u64) -> Vec<cairn_format::Frame> {
     // SAFETY: a `StackId` is its number (`repr(transparent)`), and this one came from a capture in
@@ -84,7 +84,7 @@ pub fn cairn_frames(number: u64) -> Vec<cairn_format::Frame> {
 }
 
 extern "C" fn glibc() -> u64 {
-    // SAFETY: room for so many frames.
+    // SAFETY: the buffer has room for that number of frames.
     unsafe { libc::backtrace(FRAMES.as_mut_ptr().cast::<*mut c_void>(), MAX_FRAMES as c_int) as u64 }
 }
 

@@ -21,7 +21,7 @@ use cairn_wire::heapblock::{
     Anchor, ByteOrder, Header, StackReference, guard, inline_stack,
     stack_table::{Entry, FrameKind, Head},
 };
-use cairn_wire::heapprof::{Layout, Search};
+use cairn_wire::heapprof::{HeapprofLayout, Search};
 use core_file::{CoreFile, Note, Segment};
 
 const LITTLE_64: Machine = Machine { word_size: WordSize::Bits64, byte_order: ByteOrder::LittleEndian };
@@ -130,10 +130,10 @@ fn heapprof_blocks_match_conformance_vectors() {
             }
         };
         let layout = match (is_wide, is_big) {
-            (true, false) => Layout::LittleEndian64,
-            (true, true) => Layout::BigEndian64,
-            (false, false) => Layout::LittleEndian32,
-            (false, true) => Layout::BigEndian32,
+            (true, false) => HeapprofLayout::LittleEndian64,
+            (true, true) => HeapprofLayout::BigEndian64,
+            (false, false) => HeapprofLayout::LittleEndian32,
+            (false, true) => HeapprofLayout::BigEndian32,
         };
         let machine = Machine {
             word_size: if is_wide { WordSize::Bits64 } else { WordSize::Bits32 },
@@ -212,7 +212,7 @@ fn cairn_blocks_have_stacks_on_every_machine() {
         let mut buffer = [0; 64];
         let mut sink = cairn_format::SliceSink::new(&mut buffer);
         let frames = [0x40_0500, 0x40_0400].map(|address| Frame::ReturnAddress(at(address)));
-        cairn_wire::cbf::encode(frames, machine.word_size, cairn_wire::cbf::Dialect::Strict, &mut sink)
+        cairn_wire::cbf::encode(frames, machine.word_size, cairn_wire::cbf::CbfDialect::Strict, &mut sink)
             .unwrap();
         let bytes = sink.written().to_vec();
         let user = base + 0x2200;

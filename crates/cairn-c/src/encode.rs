@@ -5,8 +5,8 @@ use core::slice;
 
 use cairn_capture::{FoldRecursion, Stack};
 use cairn_format::{AbsoluteAddress, CountingSink, Frame, Sink, SliceSink, WordSize};
-use cairn_wire::cbf::{self, CaptureLimit, Dialect};
-use cairn_wire::lws::{self, EncodeErrorKind};
+use cairn_wire::cbf::{self, CaptureLimit, CbfDialect};
+use cairn_wire::lws::{self, LwsEncodeErrorKind};
 
 use crate::capture::{
     CAIRN_ERROR_ARGUMENT, CAIRN_ERROR_BUFFER, CAIRN_ERROR_FORMAT, CAIRN_ERROR_STACK, CairnStackId, known,
@@ -163,22 +163,22 @@ unsafe fn into_buffer(
 
 fn encode_cbf(stack: Stack, pick: &CairnPick, sink: &mut dyn Sink) -> Result<(), c_int> {
     picked(stack, pick, |frames| {
-        cbf::encode(frames, WordSize::NATIVE, Dialect::Strict, sink).map_err(|error| match error {
-            cbf::EncodeError::SinkFull => CAIRN_ERROR_BUFFER,
+        cbf::encode(frames, WordSize::NATIVE, CbfDialect::Strict, sink).map_err(|error| match error {
+            cbf::CbfEncodeError::SinkFull => CAIRN_ERROR_BUFFER,
             _ => CAIRN_ERROR_FORMAT,
         })
     })
 }
 
 fn encode_lws(stack: Stack, pick: &CairnPick, size_bytes: u64, sink: &mut dyn Sink) -> Result<(), c_int> {
-    let code = |error: lws::EncodeError| match error.kind {
-        EncodeErrorKind::SinkFull => CAIRN_ERROR_BUFFER,
+    let code = |error: lws::LwsEncodeError| match error.kind {
+        LwsEncodeErrorKind::SinkFull => CAIRN_ERROR_BUFFER,
         _ => CAIRN_ERROR_FORMAT,
     };
     // The depth comes first in a blob.
     let depth = picked(stack, pick, |frames| Ok(addresses(frames).count()))?;
     picked(stack, pick, |frames| {
-        let mut encoder = lws::Encoder::new(sink, depth).map_err(code)?;
+        let mut encoder = lws::LwsEncoder::new(sink, depth).map_err(code)?;
         for address in addresses(frames) {
             encoder.address(address).map_err(code)?;
         }

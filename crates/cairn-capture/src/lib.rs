@@ -81,14 +81,14 @@
 //! // followed to its end.
 //! let mut buffer = [0; 1024];
 //! let mut sink = SliceSink::new(&mut buffer);
-//! cbf::encode(stack.marked_frames(), WordSize::NATIVE, cbf::Dialect::Strict, &mut sink)?;
-//! let decoder = cbf::Decoder::new(sink.written(), cbf::Rules::STRICT);
+//! cbf::encode(stack.marked_frames(), WordSize::NATIVE, cbf::CbfDialect::Strict, &mut sink)?;
+//! let decoder = cbf::CbfDecoder::new(sink.written(), cbf::Rules::STRICT);
 //! assert_eq!(decoder.collect::<Result<Vec<Frame>, _>>()?, stack.frames().collect::<Vec<_>>());
 //!
 //! // libwebsockets' backtrace of an allocation: the count of addresses, then up to 31 addresses.
 //! let addresses = || stack.frames().filter_map(Frame::address).take(lws::MAX_DEPTH);
 //! let mut buffer = [0; lws::BLOB_BUFFER_BYTES];
-//! let mut encoder = lws::Encoder::new(SliceSink::new(&mut buffer), addresses().count())?;
+//! let mut encoder = lws::LwsEncoder::new(SliceSink::new(&mut buffer), addresses().count())?;
 //! for address in addresses() {
 //!     encoder.address(address)?;
 //! }
@@ -190,8 +190,8 @@
 //! let resume_points = task.spawned_at.frames().take(1).filter_map(Frame::address);
 //! let frames = capture().frames().chain(resume_points.map(Frame::AsyncResumePoint));
 //! let mut buffer = [0; 1024];
-//! cbf::encode(frames, WordSize::NATIVE, cbf::Dialect::Strict, &mut SliceSink::new(&mut buffer))?;
-//! # Ok::<(), cbf::EncodeError>(())
+//! cbf::encode(frames, WordSize::NATIVE, cbf::CbfDialect::Strict, &mut SliceSink::new(&mut buffer))?;
+//! # Ok::<(), cbf::CbfEncodeError>(())
 //! ```
 //!
 //! # How it works, and its cost

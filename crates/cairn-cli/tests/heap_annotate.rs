@@ -18,8 +18,8 @@ use std::process::{Child, Command, Stdio};
 
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_wire::heapblock::{
-    ANCHOR_BYTES, ANCHOR_MAGIC, Anchor, BlockLayout, ByteOrder, HEADER_BYTES, Header, StackReference, State,
-    guard, stack_table,
+    ANCHOR_BYTES, ANCHOR_MAGIC, Anchor, BlockLayout, BlockState, ByteOrder, HEADER_BYTES, Header,
+    StackReference, guard, stack_table,
 };
 use cairn_wire::{heapprof, lws};
 use support::{Shown, cairn, compile, run, same_as_plain_with, scratch};
@@ -175,7 +175,7 @@ fn cairn_blocks(image: &Image, anchor: &Anchor) -> Blocks {
         for offset in (0..bytes.len().saturating_sub(HEADER_BYTES)).step_by(16) {
             let user = start + offset as u64 + HEADER_BYTES as u64;
             let header = bytes[offset..offset + HEADER_BYTES].try_into().unwrap();
-            let Ok((header, State::Live)) = Header::from_bytes(header, user, ByteOrder::NATIVE) else {
+            let Ok((header, BlockState::Live)) = Header::from_bytes(header, user, ByteOrder::NATIVE) else {
                 continue;
             };
             let StackReference::Number(number) = header.stack() else { panic!("{header:?}") };
@@ -211,7 +211,7 @@ fn lws_blocks(image: &Image, anchor: &Anchor) -> Blocks {
 fn heapprof_blocks(image: &Image) -> Blocks {
     let mut blocks = Blocks::new();
     for (start, bytes) in &image.0 {
-        for block in heapprof::Search::robust(heapprof::Layout::LittleEndian64).blocks(bytes) {
+        for block in heapprof::Search::robust(heapprof::HeapprofLayout::LittleEndian64).blocks(bytes) {
             let callers = block.callers().map(AbsoluteAddress::value).filter(|caller| *caller != 0);
             blocks.insert(start + block.user_offset(), (block.size_bytes(), callers.collect()));
         }
@@ -307,7 +307,7 @@ fn heapprof_frames_sets_the_number_of_callers() {
         assert!(waiting.command.wait().unwrap().success(), "{asked:?}");
         let mut counts = BTreeMap::new();
         for (start, bytes) in &image.0 {
-            for block in heapprof::Search::robust(heapprof::Layout::LittleEndian64).blocks(bytes) {
+            for block in heapprof::Search::robust(heapprof::HeapprofLayout::LittleEndian64).blocks(bytes) {
                 counts.insert(start + block.user_offset(), block.caller_count());
             }
         }

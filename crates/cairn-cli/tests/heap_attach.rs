@@ -279,7 +279,7 @@ fn what_cannot_be_attached_to_is_refused_with_a_reason() {
     refused(stopped.id(), &directory, "kill -CONT");
     let left = begin_and_wait(&directory, &program, &["leaves"]);
     wait_for("the end of its first thread", || (state_of(left.id()) == 'Z').then_some(()));
-    refused(left.id(), &directory, "its first thread has ended");
+    refused(left.id(), &directory, "its main thread has exited");
     assert!(Command::new("kill").args(["-CONT", &process]).status().unwrap().success());
 
     let command = Path::new(env!("CARGO_BIN_EXE_cairn"));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cairn_format::{AbsoluteAddress, SliceSink};
-use cairn_wire::tracker::{Layout, Writer};
+use cairn_wire::tracker::{TrackerLayout, Writer};
 use snapbox::cmd::{Command, cargo_bin};
 use snapbox::str;
 
@@ -14,7 +14,7 @@ const BASE: u64 = 0x7ff6_1000_0000;
 fn recording() -> PathBuf {
     let at = |offset| AbsoluteAddress::new(BASE + offset);
     let mut buffer = [0; 300];
-    let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+    let mut writer = Writer::new(SliceSink::new(&mut buffer), TrackerLayout::WINDOWS_64);
     writer.module_loaded(1_523_217_944_000_000_000, r"C:\测试\program.exe", at(0), 0x5000).unwrap();
     // Return addresses: of the second one, the byte before belongs to the call's line.
     let stack = [at(0x1009), at(0x10e4 + 6), at(0x10b0), AbsoluteAddress::new(0x7ffd_0000_1234)];

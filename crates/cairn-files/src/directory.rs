@@ -25,8 +25,9 @@ pub struct Directory {
     doubt: Option<Doubt>,
 }
 
-/// What is known of an entry of a directory.
+/// Properties of a directory entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Facts {
     /// True for a regular file.
     pub is_file: bool,
@@ -36,7 +37,7 @@ pub struct Facts {
     pub modified: SystemTime,
 }
 
-/// What is done about directories that are not there.
+/// Treatment of directories that do not exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Fail,
@@ -70,9 +71,9 @@ impl Directory {
         walk(Path::new(start), path, Missing::Make)
     }
 
-    /// Opens a directory that no other user can replace or write to, and makes what is missing of
-    /// it: each of its parents is this user's or root's, and others may write to none of them,
-    /// unless it is a sticky one as `/tmp`.
+    /// Opens a directory that no other user can replace or write to; creates missing parts. Each of
+    /// its parents is this user's or root's, and others may write to none of them, unless it is
+    /// sticky, as `/tmp` is.
     ///
     /// # Errors
     ///
@@ -188,7 +189,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// When there is no regular file of that name; a link is none.
+    /// If there is no regular file of that name; a link is not a regular file.
     pub fn read(&self, name: &OsStr) -> io::Result<File> {
         self.regular(name, OFlags::RDONLY)
     }
@@ -202,8 +203,7 @@ impl Directory {
         self.regular(name, OFlags::RDWR)
     }
 
-    /// Opens a regular file for reading and writing, and makes it, for this user alone, when it is
-    /// not there.
+    /// Opens a regular file for reading and writing; creates a missing one for this user alone.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl Directory {
         Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
     }
 
-    /// True when an entry is this open file, and no other that was put in its place.
+    /// Returns true when an entry is this open file, and no other that was put in its place.
     #[must_use]
     pub fn is(&self, name: &OsStr, file: &File) -> bool {
         let own = rustix::fs::fstat(file).map(|stat| (stat.st_dev, stat.st_ino));
@@ -252,7 +252,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
     }
@@ -268,7 +268,7 @@ impl Directory {
         match rustix::fs::linkat(&self.fd, from, &self.fd, to, AtFlags::empty()) {
             Ok(()) => self.remove(from),
             Err(Errno::EXIST) => Err(Errno::EXIST.into()),
-            // No links either. What appears between these two calls is replaced.
+            // No links either. A file that appears between these two calls is replaced.
             Err(_) if self.stat(to).is_err() => self.rename(from, to),
             Err(_) => Err(Errno::EXIST.into()),
         }
@@ -284,7 +284,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
     }
@@ -411,13 +411,13 @@ fn walk(start: &Path, path: &Path, missing: Missing) -> io::Result<Directory> {
     Ok(Directory { fd: current, path: shown, doubt })
 }
 
-/// The names of a path, the last one first; `/` is a name of its own, `.` is none.
+/// Returns the names of a path, the last one first; `/` is a name of its own, `.` is not a name.
 fn parts(path: &Path) -> Vec<OsString> {
     let wanted = path.components().filter(|component| *component != Component::CurDir);
     wanted.rev().map(|component| component.as_os_str().to_owned()).collect()
 }
 
-/// True for a file of the file system of processes.
+/// Returns true for a file of the file system of processes.
 pub(crate) fn is_of_proc(file: impl AsFd) -> bool {
     const PROC_SUPER_MAGIC: u64 = 0x9fa0;
     rustix::fs::fstatfs(file).is_ok_and(|facts| facts.f_type.cast_unsigned() == PROC_SUPER_MAGIC)

@@ -34,7 +34,7 @@ pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A number that other users cannot guess.
+/// Returns a number that other users cannot guess.
 fn random_number() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // The standard library seeds each of these from the kernel's random numbers.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::{Directory, random_number};
 
-/// What becomes of a file that has the name already.
+/// Treatment of a file that has the name already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Existing {
     /// It stays, and giving the name fails.
@@ -116,7 +116,7 @@ impl Drop for NewFile {
     }
 }
 
-/// A name beside the final one that nothing has. File systems end names at 255 bytes.
+/// Returns a name beside the final one that nothing has. File systems end names at 255 bytes.
 fn part_of(name: &OsStr) -> OsString {
     let own = format!(".{:016x}.part", random_number());
     let mut part = OsString::from(".");

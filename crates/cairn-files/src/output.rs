@@ -45,7 +45,7 @@ pub fn open_output(path: &Path, replace: bool) -> io::Result<Output> {
         let stat = match directory.stat(&name) {
             Ok(stat) => stat,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // A link that leads nowhere is there all the same.
+                // A link that leads nowhere exists as well.
                 if through_link && !replace {
                     return Err(io::ErrorKind::AlreadyExists.into());
                 }
@@ -140,7 +140,8 @@ fn target_of(directory: &Directory, name: &OsStr, path: &Path, link: &Stat) -> i
     Ok(path.parent().map_or_else(|| PathBuf::from(target), |parent| parent.join(target)))
 }
 
-/// What a process has open, by the kernel's own link to it, as in `/dev/fd/3` and `>(command)`.
+/// Returns what a process has open, by the kernel's own link to it, as in `/dev/fd/3` and
+/// `>(command)`.
 fn through_proc(directory: &Directory, name: &OsStr, replace: bool) -> io::Result<Output> {
     let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(directory.as_fd(), name, flags, Mode::empty())?;
@@ -159,8 +160,8 @@ fn through_proc(directory: &Directory, name: &OsStr, replace: bool) -> io::Resul
     }
 }
 
-/// True for `/dev/stdout` and its like: nothing is opened anew, so that a file that standard output
-/// was redirected to is written to where that is.
+/// Returns true for `/dev/stdout` and its like. These are not opened again, so that output
+/// continues at the current position of a redirected file.
 fn is_same_file_as_stdout(path: &Path) -> bool {
     let is_it = |link: &Path| {
         let names = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];

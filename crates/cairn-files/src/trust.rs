@@ -52,8 +52,8 @@ impl fmt::Display for Doubt {
 
 impl std::error::Error for Doubt {}
 
-/// Returns true for an error of this crate that says that another user could interfere, and false
-/// for one of the kernel's.
+/// Returns true if this crate refused because another user could interfere; false for a kernel
+/// error.
 #[must_use]
 pub fn is_distrust(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Doubt>())
@@ -81,7 +81,7 @@ pub(crate) fn doubt_in_file(stat: &Stat) -> Option<Reason> {
     }
 }
 
-/// True when a link in this directory cannot be another user's.
+/// Returns true when a link in this directory cannot be another user's.
 pub(crate) fn may_follow(directory: &Stat, link: &Stat) -> bool {
     if !is_trusted_owner(directory.st_uid) {
         // The owner can rename every link in it, our own ones as well.
@@ -100,8 +100,8 @@ pub(crate) fn is_own_or_root(user: u32) -> bool {
     user == 0 || user == crate::effective_user()
 }
 
-/// As [`is_own_or_root`]; in a user namespace without the machine's root, whose directories show as
-/// the overflow user there, also that one.
+/// Extends [`is_own_or_root`] by the overflow user where it represents root. That is the case in a
+/// user namespace without the machine's root.
 fn is_trusted_owner(user: u32) -> bool {
     is_own_or_root(user) || is_unmapped_owner(user)
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::{Directory, random_number};
 
-/// Makes a file for reading and writing in the directory for temporary ones, without a name and for
-/// this user alone; its storage goes away with the last descriptor.
+/// Creates a temporary file without a name, for reading and writing by this user alone. Its storage
+/// is released with the last descriptor.
 ///
 /// # Errors
 ///

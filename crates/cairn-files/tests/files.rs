@@ -1,5 +1,5 @@
-//! What other users of the machine could do to files, as far as one process can show it: links,
-//! FIFOs and directories that belong to them. Those need root, which gives them away.
+//! Attacks of other users on files, as far as one process can show them: links, FIFOs and
+//! directories that belong to them. Those need root, which gives them away.
 
 #![allow(clippy::print_stdout, reason = "tests say what they have skipped")]
 

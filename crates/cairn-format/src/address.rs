@@ -21,7 +21,7 @@ macro_rules! address_type {
                 Self(value)
             }
 
-            /// The raw number.
+            /// Returns the raw number.
             #[must_use]
             pub const fn value(self) -> u64 {
                 self.0

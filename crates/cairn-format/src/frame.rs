@@ -9,21 +9,21 @@ use crate::AbsoluteAddress;
 /// the Compact Backtrace Format holds all five.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Frame {
-    /// The instruction that was about to run: the interrupted instruction of a signal, or the top
-    /// of a paused thread.
+    /// The instruction about to run: the one a signal interrupted, or the top of a paused thread.
     ProgramCounter(AbsoluteAddress),
     /// Where a call returns to. The call itself lies *before* this address.
     ReturnAddress(AbsoluteAddress),
-    /// Where an asynchronous task continues. Like a program counter, it is looked up as it stands.
+    /// Where an asynchronous task continues. Like a program counter, it is looked up without
+    /// subtracting a byte.
     AsyncResumePoint(AbsoluteAddress),
-    /// So many frames were left out here.
+    /// Number of frames were left out here.
     Omitted(u64),
     /// The stack goes on, but was not recorded further. Always the last frame.
     Truncated,
 }
 
 impl Frame {
-    /// The address in this frame, if it has one.
+    /// Returns the address in this frame, if it has one.
     #[must_use]
     pub const fn address(self) -> Option<AbsoluteAddress> {
         match self {
@@ -34,9 +34,9 @@ impl Frame {
         }
     }
 
-    /// The address to look up in symbol tables: one byte before a return address, so that a call at
-    /// the very end of a line, a function or an inlined range is found in the range it belongs to.
-    /// The others are looked up as they are.
+    /// Returns the address to look up in symbol tables: one byte before a return address. A call at
+    /// the very end of a line, a function or an inlined range is then found in the range it belongs
+    /// to. The others are looked up as they are.
     ///
     /// ```
     /// use cairn_format::{AbsoluteAddress, Frame};

@@ -4,7 +4,7 @@ use crate::{AbsoluteAddress, ModuleOffset};
 
 /// A program or library in the memory of a process.
 ///
-/// `P` is how a format hands out the path: plain bytes, or a value that builds the text as it is
+/// `P` is how a format yields the path: plain bytes, or a value that builds the text as it is
 /// read. Paths are bytes because file names are; formats that demand UTF-8 say so.
 ///
 /// ```
@@ -24,29 +24,30 @@ use crate::{AbsoluteAddress, ModuleOffset};
 pub struct Module<'a, P = &'a [u8]> {
     /// Where the module begins.
     pub base: AbsoluteAddress,
-    /// The first address behind the module, or behind its code in formats that record only that.
+    /// The first address after the module, or after its code in formats that record only that.
     pub end: AbsoluteAddress,
-    /// What the linker stamped on the file: a GNU build id, a Mach-O UUID, a PDB signature.
+    /// Identity that the linker wrote into the file: a GNU build id, a Mach-O UUID, a PDB
+    /// signature.
     pub build_id: Option<&'a [u8]>,
     /// Where the file was found.
     pub path: Option<P>,
 }
 
 impl<P> Module<'_, P> {
-    /// The distance from base to end; 0 when the end lies before the base.
+    /// Returns the distance from base to end; 0 when the end lies before the base.
     #[must_use]
     pub const fn size_bytes(&self) -> u64 {
         self.end.value().saturating_sub(self.base.value())
     }
 
-    /// How far into the module an address lies, or `None` outside of it.
+    /// Returns how far into the module an address lies, or `None` outside of it.
     #[must_use]
     pub fn offset_of(&self, address: AbsoluteAddress) -> Option<ModuleOffset> {
         let offset = address.value().checked_sub(self.base.value())?;
         (offset < self.size_bytes()).then_some(ModuleOffset::new(offset))
     }
 
-    /// The address of a place in the module, or `None` when it lies outside.
+    /// Returns the address of a place in the module, or `None` when it lies outside.
     #[must_use]
     pub fn address_of(&self, offset: ModuleOffset) -> Option<AbsoluteAddress> {
         (offset.value() < self.size_bytes()).then_some(())?;

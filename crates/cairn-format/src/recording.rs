@@ -1,11 +1,11 @@
 //! Recordings (`*.cairn`): what a program's recorder writes while the program runs, and what
 //! `cairn` keeps of it.
 //!
-//! A recording has one of two shapes with one header in front, told byte by byte in
+//! A recording has one of two shapes with one header in front, specified byte by byte in
 //! `docs/book/reference/format.md`:
 //!
 //! - a **spool** is written by the program itself into a shared file mapping: [`FileHeader`] and
-//!   [control words](control), then *segments* of 64 KiB, each of which belongs to one thread
+//!   [control words](control), then *segments* of 64 KiB, each written by one thread
 //!   ([`SegmentHeader`]) and holds [`Record`]s of 8-byte slots;
 //! - a **packed** recording is what `cairn` makes of a spool: *chunks* of compressed columns
 //!   ([`ChunkHeader`]).
@@ -32,7 +32,7 @@
 //! # Order without a clock
 //!
 //! Reading the processor's clock costs as much as a whole capture on some machines, so most events
-//! carry none. What is exact all the same:
+//! carry none. Exact in spite of that:
 //!
 //! - events of one thread: they follow one another in its segments;
 //! - **which allocation a free belongs to**, in any number of threads. A process keeps [`EPOCHS`]
@@ -69,8 +69,8 @@ pub use segment::{Lane, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentError, Segme
 /// How many counters order the frees that are not local; a power of two.
 pub const EPOCHS: usize = 256;
 
-/// An allocation of at least this size, and the free of one where several threads record, has a
-/// [`Record::Stamp`] of its own in front.
+/// Smallest allocation, in bytes, with a [`Record::Stamp`] of its own in front. Its free has one
+/// too if several threads record.
 pub const STAMPED_BYTES: u64 = 4096;
 
 /// Which of the [`EPOCHS`] counters orders the frees of `address`.

@@ -1,8 +1,8 @@
 //! Characters that change what surrounds them when they are shown.
 
-/// True for characters that do something to a terminal or a page instead of being seen: control
-/// characters, and those that turn the direction of the text around them, hide it, or break its
-/// line.
+/// Returns true for characters that act on a terminal or a page instead of being shown. They are
+/// control characters, and those that change the direction of the text around them, hide it, or
+/// break its line.
 ///
 /// Names of functions, files and threads come from the programs that are looked at, and may hold
 /// any of them.

@@ -23,11 +23,11 @@ pub trait Sink {
     ///
     /// # Errors
     ///
-    /// [`SinkFull`] when the bytes do not fit or the device behind the sink failed.
+    /// [`SinkFull`] when the bytes do not fit or the device after the sink failed.
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkFull>;
 
     /// Takes the first `count` (at most 16) bytes of `bytes`, most significant first. The same as
-    /// [`put`](Self::put), for encoders that write a few bytes at a time: a sink with memory behind
+    /// [`put`](Self::put), for encoders that write a few bytes at a time: a sink with memory after
     /// it may store all 16 at once, which costs two instructions in place of a call to `memcpy`. A
     /// number and not an array, because an array goes through memory.
     ///
@@ -65,7 +65,7 @@ impl fmt::Display for SinkFull {
 
 impl core::error::Error for SinkFull {}
 
-/// Writes into a caller's buffer. The bytes behind what is [`written`](Self::written) may be
+/// Writes into a caller's buffer. The bytes after what is [`written`](Self::written) may be
 /// anything.
 ///
 /// ```
@@ -84,12 +84,12 @@ pub struct SliceSink<'a> {
 }
 
 impl<'a> SliceSink<'a> {
-    /// A sink that fills `buffer` from its first byte.
+    /// Creates a sink that fills `buffer` from its first byte.
     pub fn new(buffer: &'a mut [u8]) -> Self {
         Self { buffer, used: 0 }
     }
 
-    /// The bytes written so far.
+    /// Returns the bytes written so far.
     #[must_use]
     pub fn written(&self) -> &[u8] {
         // `used` never passes the end, so the fallback is unreachable; it keeps the panic machinery
@@ -97,7 +97,7 @@ impl<'a> SliceSink<'a> {
         self.buffer.get(..self.used).unwrap_or_default()
     }
 
-    /// The bytes written, for as long as the buffer lives.
+    /// Returns the bytes written, for as long as the buffer lives.
     #[must_use]
     pub fn into_written(self) -> &'a [u8] {
         self.buffer.get(..self.used).unwrap_or_default()

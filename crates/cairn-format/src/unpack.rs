@@ -52,8 +52,8 @@ impl UnpackBound {
         Self { least_bytes, times }
     }
 
-    /// The limit of input of this compressed size; `chosen` is the user's, and replaces the
-    /// default.
+    /// Returns the limit for input of this compressed size. `chosen` is the user's limit and
+    /// replaces the default.
     #[must_use]
     pub const fn limit(self, packed_bytes: u64, chosen: Option<u64>) -> UnpackLimit {
         let by_size = packed_bytes.saturating_mul(self.times);

@@ -21,7 +21,7 @@ impl WordSize {
         _ => Self::Bits64,
     };
 
-    /// Number of bits: 16, 32 or 64.
+    /// Returns the number of bits: 16, 32 or 64.
     #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
@@ -31,13 +31,13 @@ impl WordSize {
         }
     }
 
-    /// Number of bytes: 2, 4 or 8.
+    /// Returns the number of bytes: 2, 4 or 8.
     #[must_use]
     pub const fn bytes(self) -> usize {
         self.bits() as usize / 8
     }
 
-    /// The word size of so many bits, or `None` when no machine here has it.
+    /// Returns the word size of this number of bits, or `None` for an unsupported one.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Option<Self> {
         match bits {
@@ -48,7 +48,7 @@ impl WordSize {
         }
     }
 
-    /// The highest address of this width; also the mask that truncates to it.
+    /// Returns the highest address of this width; also the mask that truncates to it.
     #[must_use]
     pub const fn max_address(self) -> u64 {
         u64::MAX >> (64 - self.bits())

@@ -51,7 +51,7 @@ fn write(sink: &mut RecordSink<'_>, record: &Record<'_>) -> Result<(), SinkTooSm
     }
 }
 
-/// One record of every kind, with values at the edges of their fields.
+/// Returns one record of every kind, with values at the edges of their fields.
 fn samples() -> Vec<Record<'static>> {
     let address = (1 << 48) - 1;
     vec![
@@ -113,7 +113,7 @@ fn samples() -> Vec<Record<'static>> {
 }
 
 #[test]
-fn every_record_reads_as_it_was_written() {
+fn record_round_trips_every_kind() {
     let mut slots = [0; 4096];
     let mut sink = RecordSink::new(&mut slots);
     let mut offsets = Vec::new();
@@ -128,7 +128,7 @@ fn every_record_reads_as_it_was_written() {
 }
 
 #[test]
-fn a_block_cut_anywhere_keeps_the_records_before_the_cut() {
+fn segment_cut_anywhere_yields_records_before_the_cut() {
     let mut slots = [0; 4096];
     let mut sink = RecordSink::new(&mut slots);
     let mut ends = vec![0];
@@ -147,7 +147,7 @@ fn a_block_cut_anywhere_keeps_the_records_before_the_cut() {
 }
 
 #[test]
-fn a_record_that_does_not_fit_leaves_the_sink_as_it_was() {
+fn record_that_does_not_fit_leaves_sink_unchanged() {
     for record in samples() {
         let mut slots = [0; 1100];
         let mut whole = RecordSink::new(&mut slots);
@@ -162,7 +162,7 @@ fn a_record_that_does_not_fit_leaves_the_sink_as_it_was() {
 }
 
 #[test]
-fn memory_that_was_never_written_is_no_record() {
+fn record_is_none_in_unwritten_memory() {
     let mut records = Records::new(&[0; 64], 640);
     let error = records.next().unwrap().unwrap_err();
     assert_eq!((error.offset, error.tag), (640, 0));
@@ -170,7 +170,7 @@ fn memory_that_was_never_written_is_no_record() {
 }
 
 #[test]
-fn a_long_text_is_cut_and_says_so() {
+fn record_marks_a_truncated_text() {
     let mut slots = [0; 1100];
     let mut sink = RecordSink::new(&mut slots);
     sink.mark(1, 2, 0, MarkValue::None, &[b'a'; 5000]).unwrap();
@@ -182,7 +182,7 @@ fn a_long_text_is_cut_and_says_so() {
 }
 
 #[test]
-fn records_of_a_newer_recorder_are_skipped() {
+fn record_of_newer_recorder_is_skipped() {
     let mut slots = [0; 16];
     slots[0] = 0xee << 48 | 3 << 32;
     let mut sink = RecordSink::new(&mut slots[3..]);
@@ -193,7 +193,7 @@ fn records_of_a_newer_recorder_are_skipped() {
 }
 
 #[test]
-fn headers_read_as_they_were_written_and_damage_is_seen() {
+fn header_round_trips_and_detects_damage() {
     let bytes = HEADER.to_bytes();
     assert_eq!(FileHeader::read(&bytes), Ok(HEADER));
     for length in 0..bytes.len() {
@@ -224,7 +224,7 @@ fn headers_read_as_they_were_written_and_damage_is_seen() {
 }
 
 #[test]
-fn a_block_header_is_checked_but_for_what_the_program_changes() {
+fn segment_header_check_excludes_changing_fields() {
     let header = SegmentHeader {
         has_no_tables: true,
         thread: 3,
@@ -256,7 +256,7 @@ fn a_block_header_is_checked_but_for_what_the_program_changes() {
 }
 
 #[test]
-fn neighbouring_addresses_use_different_epochs() {
+fn epoch_differs_for_neighbouring_addresses() {
     let used: std::collections::HashSet<usize> =
         (0..1024).map(|block| epoch_of(0x5500_0000_0000 + block * 32)).collect();
     assert!(used.len() > EPOCHS * 9 / 10, "{} of {EPOCHS}", used.len());
@@ -265,7 +265,7 @@ fn neighbouring_addresses_use_different_epochs() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_readers_panic_or_run_on(slots in vec(any::<u64>(), 0..64), tags in vec(0_u64..0x20, 0..64)) {
+    fn record_readers_end_without_panic_on_any_bytes(slots in vec(any::<u64>(), 0..64), tags in vec(0_u64..0x20, 0..64)) {
         let mut slots = slots;
         for (slot, tag) in slots.iter_mut().zip(tags) {
             *slot = *slot & 0x0000_0007_ffff_ffff | tag << 48;
@@ -278,7 +278,7 @@ proptest! {
 
 /// Without these words nothing in a file said why a recording had ended.
 #[test]
-fn early_ends_come_back_from_their_words() {
+fn early_end_round_trips() {
     use cairn_format::recording::control::EarlyEnd;
     let all = [
         EarlyEnd::Sandbox,
@@ -301,7 +301,7 @@ fn early_ends_come_back_from_their_words() {
         assert!(all[..index].iter().all(|other| other.to_word() != early.to_word()), "{early:?}");
     }
     assert_eq!(EarlyEnd::from_word(0), None);
-    // Of a later version, and of a damaged file.
+    // Headers of a later version, and of a damaged file.
     for word in [14, 1 << 16, u64::MAX] {
         assert_eq!(EarlyEnd::from_word(word), Some(EarlyEnd::Other));
     }

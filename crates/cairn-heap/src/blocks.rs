@@ -30,7 +30,7 @@ use core::slice;
 
 use cairn_format::{AbsoluteAddress, Sink, SinkFull, WordSize};
 use cairn_wire::cbf;
-use cairn_wire::heapblock::{ByteOrder, HEADER_BYTES, Header, StackReference, State, inline_stack};
+use cairn_wire::heapblock::{BlockState, ByteOrder, HEADER_BYTES, Header, StackReference, inline_stack};
 use cairn_wire::heapprof;
 use cairn_wire::lws::{self as format, log_line};
 
@@ -92,7 +92,7 @@ impl<'a> Block<'a> {
             BlockStack::Number(number) => of_number(number, into),
             BlockStack::Tag(tag) => fill(into, &mut core::iter::once(tag.into())),
             BlockStack::Inline(bytes) => {
-                let frames = cbf::Decoder::new(bytes, cbf::Rules::STRICT).map_while(Result::ok);
+                let frames = cbf::CbfDecoder::new(bytes, cbf::Rules::STRICT).map_while(Result::ok);
                 fill(into, &mut frames.filter_map(|frame| Some(frame.address()?.value())))
             }
             BlockStack::Lws(blob) => match lws::decode(blob) {
@@ -193,7 +193,8 @@ impl<'a> Iterator for CairnBlocks<'a> {
             let header_at = self.at;
             self.at += self.step;
             let user_address = self.address + user;
-            let Ok((header, State::Live)) = Header::from_bytes(bytes, user_address as u64, ByteOrder::NATIVE)
+            let Ok((header, BlockState::Live)) =
+                Header::from_bytes(bytes, user_address as u64, ByteOrder::NATIVE)
             else {
                 continue;
             };
@@ -220,14 +221,14 @@ impl<'a> Iterator for CairnBlocks<'a> {
 ///
 /// The memory may be read, and does not change while the iterator or one of its items is used.
 pub unsafe fn heapprof_blocks<'a>(start: *const u8, bytes: usize) -> impl Iterator<Item = Block<'a>> + Clone {
-    use cairn_wire::heapprof::{Layout, Search};
+    use cairn_wire::heapprof::{HeapprofLayout, Search};
     // SAFETY: the caller promises memory that may be read and does not change meanwhile.
     let memory = unsafe { slice::from_raw_parts(start, bytes) };
     let layout = match (WordSize::NATIVE, ByteOrder::NATIVE) {
-        (WordSize::Bits64, ByteOrder::LittleEndian) => Layout::LittleEndian64,
-        (WordSize::Bits64, ByteOrder::BigEndian) => Layout::BigEndian64,
-        (_, ByteOrder::LittleEndian) => Layout::LittleEndian32,
-        (_, ByteOrder::BigEndian) => Layout::BigEndian32,
+        (WordSize::Bits64, ByteOrder::LittleEndian) => HeapprofLayout::LittleEndian64,
+        (WordSize::Bits64, ByteOrder::BigEndian) => HeapprofLayout::BigEndian64,
+        (_, ByteOrder::LittleEndian) => HeapprofLayout::LittleEndian32,
+        (_, ByteOrder::BigEndian) => HeapprofLayout::BigEndian32,
     };
     Search::robust(layout).blocks(memory).map(move |block| Block {
         user_address: start.addr() + block.user_offset() as usize,

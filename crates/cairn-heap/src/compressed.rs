@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use cairn_format::SliceSink;
-use cairn_wire::lws::Encoder;
+use cairn_wire::lws::LwsEncoder;
 
 use crate::atomic::SwapU32;
 use crate::stack::UserBits;
@@ -108,7 +108,7 @@ impl CompressedStacks {
         if entry.sequence.load(Ordering::Relaxed) != sequence {
             return None;
         }
-        let encoder = Encoder::behind(SliceSink::new(buffer), used, backtrace_bits).ok()?;
+        let encoder = LwsEncoder::behind(SliceSink::new(buffer), used, backtrace_bits).ok()?;
         let mut open = encoder.allocation_size(size as u64).ok()?;
         bits.fields()(open.user_fields());
         Some(open.close().ok()?.0)

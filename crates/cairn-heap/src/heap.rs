@@ -19,8 +19,8 @@ use core::{mem, ptr};
 
 use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
 use cairn_wire::heapblock::{
-    ANCHOR_BYTES, Anchor, BlockLayout, ByteOrder, HEADER_BYTES, Header, MAX_ALIGNMENT_LOG2, SIZE_LIMIT,
-    StackReference, State, guard, inline_stack,
+    ANCHOR_BYTES, Anchor, BlockLayout, BlockState, ByteOrder, HEADER_BYTES, Header, MAX_ALIGNMENT_LOG2,
+    SIZE_LIMIT, StackReference, guard, inline_stack,
 };
 use cairn_wire::heapprof::MAX_CALLERS;
 use cairn_wire::{cbf, lws as format};
@@ -273,7 +273,7 @@ struct Found {
     origin: *mut u8,
     size: usize,
     tail_bytes: usize,
-    state: State,
+    state: BlockState,
     is_over_aligned: bool,
     mark: Mark,
 }
@@ -435,7 +435,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         // with, or the backend does not care.
         unsafe {
             let Some(found) = self.find(user) else { return self.release_foreign(user) };
-            if found.state == State::Freed {
+            if found.state == BlockState::Freed {
                 return self.report_freed_twice(user, found.origin);
             }
             self.check_guard(user, &found);
@@ -473,7 +473,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
                 self.foreign.fetch_add(1, Ordering::Relaxed);
                 return self.backend.resize_foreign(user, size);
             };
-            if found.state == State::Freed {
+            if found.state == BlockState::Freed {
                 self.report_freed_twice(user, found.origin);
                 return ptr::null_mut();
             }
@@ -748,7 +748,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
             let frames =
                 selected.iter().map(|address| Frame::ReturnAddress(AbsoluteAddress::new(*address as u64)));
             let mut sink = SliceSink::new(&mut bytes);
-            match cbf::encode(frames, WordSize::NATIVE, cbf::Dialect::Strict, &mut sink) {
+            match cbf::encode(frames, WordSize::NATIVE, cbf::CbfDialect::Strict, &mut sink) {
                 Ok(()) => break sink.written().len(),
                 Err(_) => match selected.split_last() {
                     Some((_, fewer)) => selected = fewer,
@@ -1048,7 +1048,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
                 origin,
                 size: lws::size_of_block(user),
                 tail_bytes: 0,
-                state: State::Live,
+                state: BlockState::Live,
                 is_over_aligned: list == 1,
                 mark: Mark::Lws { shard, list },
             })
@@ -1078,7 +1078,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
                 origin,
                 size: start.add(1).read(),
                 tail_bytes: 0,
-                state: State::Live,
+                state: BlockState::Live,
                 is_over_aligned,
                 mark: Mark::Heapprof { start },
             })

@@ -44,7 +44,7 @@ use core::{ptr, slice};
 use cairn_format::{AbsoluteAddress, Sink, SinkFull, SliceSink, WordSize};
 use cairn_wire::bits::BitWriter;
 use cairn_wire::lws::{
-    self as format, Backtrace, Blob, DecodeError, EncodeError, Encoder, GIVE_UP_BLOB, log_line,
+    self as format, Backtrace, Blob, GIVE_UP_BLOB, LwsEncodeError, LwsEncoder, LwsError, log_line,
 };
 
 /// Room for any blob without many fields of the caller.
@@ -150,8 +150,8 @@ pub(crate) fn encode(
     size: usize,
     user_fields: impl FnOnce(&mut BitWriter<SliceSink<'_>>),
     buffer: &mut [u8],
-) -> Result<(usize, u64), EncodeError> {
-    let mut encoder = Encoder::new(SliceSink::new(buffer), addresses.len())?;
+) -> Result<(usize, u64), LwsEncodeError> {
+    let mut encoder = LwsEncoder::new(SliceSink::new(buffer), addresses.len())?;
     for address in addresses {
         encoder.address(AbsoluteAddress::new(*address as u64))?;
     }
@@ -305,7 +305,7 @@ pub(crate) unsafe fn blob_before<'a>(node: *const Node) -> &'a [u8] {
 }
 
 /// Decodes stack and size of a blob, which may have bits of the program behind them.
-pub(crate) fn decode(blob: &[u8]) -> Result<Backtrace, DecodeError> {
+pub(crate) fn decode(blob: &[u8]) -> Result<Backtrace, LwsError> {
     Blob::whole(blob)?.decode_leading(WordSize::NATIVE)
 }
 
@@ -313,12 +313,12 @@ pub(crate) fn decode(blob: &[u8]) -> Result<Backtrace, DecodeError> {
 ///
 /// # Errors
 ///
-/// [`DecodeError`] for a blob that marks a failure, or was overwritten.
+/// [`LwsError`] for a blob that marks a failure, or was overwritten.
 ///
 /// # Safety
 ///
 /// `user` is the address of a block with this layout.
-pub unsafe fn parse(user: *const u8) -> Result<Backtrace, DecodeError> {
+pub unsafe fn parse(user: *const u8) -> Result<Backtrace, LwsError> {
     // SAFETY: the caller promises that `user` is the address of a block with this layout.
     decode(unsafe { blob_before(node_of(user.cast_mut())) })
 }
@@ -410,7 +410,7 @@ impl<'a> LiveBlock<'a> {
     /// # Errors
     ///
     /// As [`parse`].
-    pub fn backtrace(&self) -> Result<Backtrace, DecodeError> {
+    pub fn backtrace(&self) -> Result<Backtrace, LwsError> {
         decode(self.blob)
     }
 

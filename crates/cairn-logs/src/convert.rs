@@ -21,9 +21,8 @@ impl Sink for VecSink {
 /// More frames than this are not written into formats that spell each one out.
 const MAX_FRAMES: usize = 1 << 20;
 
-/// More repeats of frames than this are not written into a CBF record, which takes an instruction
-/// for each million of them: 64 instructions. A stack of 1 GiB with the smallest frames there are
-/// has as many.
+/// Maximum repeats of frames in one CBF record; 2^26, which takes 64 instructions of a million
+/// each. A stack of 1 GiB with the smallest frames there are has as many.
 const MAX_REPEATS: u64 = 1 << 26;
 
 /// More frames of one stack than this are counted, not printed.
@@ -31,10 +30,11 @@ const MAX_TEXT_FRAMES: u64 = 1 << 16;
 
 /// A record in another format.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Converted {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// What the target cannot hold.
+    /// Content that the target cannot hold.
     pub losses: Vec<Loss>,
 }
 
@@ -54,7 +54,7 @@ pub enum Loss {
     },
     /// The modules.
     Images,
-    /// Repeats of frames beyond those that any stack has; a mark for omitted frames stands for
+    /// Repeats of frames beyond those that any stack has; a mark for omitted frames represents
     /// them.
     Repeats {
         /// How many.
@@ -101,22 +101,22 @@ impl fmt::Display for Loss {
 /// Why a record cannot be converted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ConvertError {
     /// The record has no stack, or no images, and the target is made of these.
     NothingToHold,
     /// Swift's JSON must name an architecture, and none is known.
     NoArchitecture,
     /// The libwebsockets format cannot hold a value.
-    Lws(lws::EncodeError),
+    Lws(lws::LwsEncodeError),
     /// CBF cannot hold a frame.
-    Cbf(cbf::EncodeError),
+    Cbf(cbf::CbfEncodeError),
     /// CIF cannot hold an image.
-    Cif(cif::EncodeError),
+    Cif(cif::CifEncodeError),
     /// XNU's packing cannot hold an address.
     Xnu(xnu::PackError),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ConvertError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NothingToHold => f.write_str("nothing in this record can be held by the target format"),
@@ -129,15 +129,15 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ConvertError {}
 
-/// What a conversion needs to know beside the record.
+/// ConvertOptions of a conversion.
 #[derive(Clone, Copy, Debug)]
-pub struct Options<'a> {
+pub struct ConvertOptions<'a> {
     /// Architecture to name where the record has none.
     pub architecture: Option<&'a str>,
-    /// Whose CBF bytes to write.
-    pub dialect: cbf::Dialect,
+    /// Dialect of the CBF bytes to write.
+    pub dialect: cbf::CbfDialect,
     /// How XNU packs addresses.
     pub xnu_packing: xnu::Packing,
 }
@@ -146,14 +146,18 @@ pub struct Options<'a> {
 ///
 /// # Errors
 ///
-/// [`Error`] when the target cannot hold the record at all. What it cannot hold of it is in
-/// [`Converted::losses`].
-pub fn convert(record: &Record, format: Format, options: &Options<'_>) -> Result<Converted, Error> {
+/// [`ConvertError`] when the target cannot hold the record at all. [`Converted::losses`] lists the
+/// content that it cannot hold.
+pub fn convert(
+    record: &Record,
+    format: Format,
+    options: &ConvertOptions<'_>,
+) -> Result<Converted, ConvertError> {
     let mut losses = Vec::new();
     let bytes = match (format, record) {
         (Format::Cif, Record::Images(map)) => image_map(map)?,
         (Format::Cif, Record::Stack(StackRecord { images: Some(map), .. })) => image_map(map)?,
-        (_, Record::Images(_)) | (Format::Cif, _) => return Err(Error::NothingToHold),
+        (_, Record::Images(_)) | (Format::Cif, _) => return Err(ConvertError::NothingToHold),
         (Format::Lws, Record::Stack(stack)) => lws_blob(stack, &mut losses)?,
         (Format::Xnu, Record::Stack(stack)) => xnu_buffer(stack, options, &mut losses)?,
         (Format::Cbf, Record::Stack(stack)) => cbf_record(stack, stack.word_size, options, &mut losses)?,
@@ -181,10 +185,10 @@ pub fn convert(record: &Record, format: Format, options: &Options<'_>) -> Result
 ///
 /// ```
 /// use cairn_logs::convert::TextLine;
-/// use cairn_logs::decode::{Options, address_line};
+/// use cairn_logs::decode::{DecodeOptions, address_line};
 /// use cairn_format::WordSize;
 /// use cairn_wire::xnu;
-/// let options = Options { word_size: WordSize::Bits64, strict: false, xnu_packing: xnu::Packing::None };
+/// let options = DecodeOptions { word_size: WordSize::Bits64, strict: false, xnu_packing: xnu::Packing::None };
 /// let stack = &address_line(b"pc:0x1000 0x2000", &options).unwrap();
 /// assert_eq!(TextLine { stack, with_kinds: true }.to_string(), "~b#pc:0x1000 ra:0x2000 ");
 /// assert_eq!(TextLine { stack, with_kinds: false }.to_string(), "~b#0x1000 0x2000 ");
@@ -234,21 +238,26 @@ pub fn base64_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&sink.0).into_owned()
 }
 
-fn lws_blob(stack: &StackRecord, losses: &mut Vec<Loss>) -> Result<Vec<u8>, Error> {
+fn lws_blob(stack: &StackRecord, losses: &mut Vec<Loss>) -> Result<Vec<u8>, ConvertError> {
     let addresses = addresses(stack, lws::MAX_DEPTH, losses);
     let mut sink = VecSink::default();
-    lws::encode(&addresses, stack.allocation_size_bytes.unwrap_or(0), &mut sink).map_err(Error::Lws)?;
+    lws::encode(&addresses, stack.allocation_size_bytes.unwrap_or(0), &mut sink)
+        .map_err(ConvertError::Lws)?;
     Ok(sink.0)
 }
 
-fn xnu_buffer(stack: &StackRecord, options: &Options<'_>, losses: &mut Vec<Loss>) -> Result<Vec<u8>, Error> {
+fn xnu_buffer(
+    stack: &StackRecord,
+    options: &ConvertOptions<'_>,
+    losses: &mut Vec<Loss>,
+) -> Result<Vec<u8>, ConvertError> {
     let addresses = addresses(stack, MAX_FRAMES, losses);
     let mut sink = VecSink::default();
-    xnu::Packer::new(options.xnu_packing).encode(addresses, &mut sink).map_err(Error::Xnu)?;
+    xnu::Packer::new(options.xnu_packing).encode(addresses, &mut sink).map_err(ConvertError::Xnu)?;
     Ok(sink.0)
 }
 
-/// The frames that are addresses, `limit` at most. What is left out is noted.
+/// Returns the frames that are addresses, `limit` at most. Omissions are noted.
 fn addresses(stack: &StackRecord, limit: usize, losses: &mut Vec<Loss>) -> Vec<AbsoluteAddress> {
     let mut addresses = Vec::new();
     let (mut marks, mut left_out) = (0_u64, 0_u64);
@@ -270,31 +279,31 @@ fn addresses(stack: &StackRecord, limit: usize, losses: &mut Vec<Loss>) -> Vec<A
 fn cbf_record(
     stack: &StackRecord,
     word_size: WordSize,
-    options: &Options<'_>,
+    options: &ConvertOptions<'_>,
     losses: &mut Vec<Loss>,
-) -> Result<Vec<u8>, Error> {
+) -> Result<Vec<u8>, ConvertError> {
     let mut encoder =
-        cbf::Encoder::new(VecSink::default(), word_size, options.dialect).map_err(Error::Cbf)?;
+        cbf::CbfEncoder::new(VecSink::default(), word_size, options.dialect).map_err(ConvertError::Cbf)?;
     // Swift 6.2 writes any number of repeats in one instruction.
-    let mut room = if options.dialect == cbf::Dialect::Swift62 { u64::MAX } else { MAX_REPEATS };
+    let mut room = if options.dialect == cbf::CbfDialect::Swift62 { u64::MAX } else { MAX_REPEATS };
     let mut left_out = 0_u64;
     for &(frame, count) in &stack.runs {
         let repeats = count.saturating_sub(1);
         let beyond = repeats.saturating_sub(room);
         room = room.saturating_sub(repeats);
-        encoder.push_run(frame, count - beyond).map_err(Error::Cbf)?;
+        encoder.push_run(frame, count - beyond).map_err(ConvertError::Cbf)?;
         if beyond > 0 {
             // In a narrow word the mark says as much as it can.
             let mark = Frame::Omitted(beyond.min(word_size.max_address()));
-            encoder.push(mark).map_err(Error::Cbf)?;
+            encoder.push(mark).map_err(ConvertError::Cbf)?;
             left_out = left_out.saturating_add(beyond);
         }
     }
     losses.extend((left_out > 0).then_some(Loss::Repeats { count: left_out }));
-    Ok(encoder.finish().map_err(Error::Cbf)?.0)
+    Ok(encoder.finish().map_err(ConvertError::Cbf)?.0)
 }
 
-fn image_map(map: &ImageMap) -> Result<Vec<u8>, Error> {
+fn image_map(map: &ImageMap) -> Result<Vec<u8>, ConvertError> {
     let modules: Vec<_> = map
         .images
         .iter()
@@ -308,12 +317,17 @@ fn image_map(map: &ImageMap) -> Result<Vec<u8>, Error> {
     let mut slots = vec![cif::EncoderSlot::EMPTY; modules.len()];
     let map = cif::ImageMap { word_size: map.word_size, platform: &map.platform, images: &modules };
     let mut sink = VecSink::default();
-    cif::encode(&map, cif::Dialect::Canonical, &mut slots, &mut sink).map_err(Error::Cif)?;
+    cif::encode(&map, cif::CifDialect::Canonical, &mut slots, &mut sink).map_err(ConvertError::Cif)?;
     Ok(sink.0)
 }
 
-fn swift_json(stack: &StackRecord, options: &Options<'_>, losses: &mut Vec<Loss>) -> Result<Vec<u8>, Error> {
-    let architecture = stack.architecture.as_deref().or(options.architecture).ok_or(Error::NoArchitecture)?;
+fn swift_json(
+    stack: &StackRecord,
+    options: &ConvertOptions<'_>,
+    losses: &mut Vec<Loss>,
+) -> Result<Vec<u8>, ConvertError> {
+    let architecture =
+        stack.architecture.as_deref().or(options.architecture).ok_or(ConvertError::NoArchitecture)?;
     // A format that does not state its word size was read with a guess; the architecture knows
     // better.
     let word_size = swift_json::word_size_of(architecture).unwrap_or(stack.word_size);
@@ -321,6 +335,6 @@ fn swift_json(stack: &StackRecord, options: &Options<'_>, losses: &mut Vec<Loss>
     let images = stack.images.as_ref().map(image_map).transpose()?;
     let mut sink = VecSink::default();
     swift_json::write(architecture, &backtrace, images.as_deref(), &mut sink)
-        .map_err(|SinkFull| Error::NothingToHold)?;
+        .map_err(|SinkFull| ConvertError::NothingToHold)?;
     Ok(sink.0)
 }

@@ -135,7 +135,7 @@ pub struct CrashImage {
     pub path: Option<Box<str>>,
     /// Its first address; `None` when the log states it wrongly.
     pub base: Option<AbsoluteAddress>,
-    /// The address behind its code; `None` when the log states it wrongly.
+    /// The address after its code; `None` when the log states it wrongly.
     pub end_of_text: Option<AbsoluteAddress>,
     bad: u16,
 }
@@ -146,7 +146,7 @@ pub struct CrashImage {
 pub struct CrashMemory {
     /// Where it was.
     pub address: AbsoluteAddress,
-    /// What was there.
+    /// The value found.
     pub bytes: Box<[u8]>,
 }
 
@@ -228,7 +228,7 @@ pub fn is_crash_log(text: &[u8]) -> bool {
 /// Reads one crash log.
 ///
 /// Values that are missing or wrong are [faults](CrashLog::faults) of the log, not errors. Unknown
-/// fields are passed over.
+/// fields are skipped.
 ///
 /// ```
 /// use cairn_logs::crash_log::read;
@@ -299,7 +299,7 @@ pub fn read(text: &[u8]) -> Result<CrashLog, CrashLogError> {
 
 fn json_error(error: serde_json::Error) -> CrashLogError {
     let (line, column) = (error.line(), error.column());
-    // The parser puts the place behind its message.
+    // The parser puts the place after its message.
     let message = error.to_string();
     let place = format!(" at line {line} column {column}");
     let message = shortened(message.strip_suffix(&place).unwrap_or(&message));
@@ -378,7 +378,7 @@ impl CrashLog {
         }
     }
 
-    /// The images by their addresses.
+    /// Returns the images by their addresses.
     #[must_use]
     pub fn images_by_address(&self) -> CrashImages<'_> {
         let range = |image: &'_ CrashImage| Some((image.base?, image.end_of_text?));
@@ -398,7 +398,7 @@ impl CrashLog {
         swift_json::word_size_of(architecture).unwrap_or(WordSize::Bits64)
     }
 
-    /// The images as a list that other formats hold, if the log has one.
+    /// Returns the images as a list that other formats hold, if the log has one.
     #[must_use]
     pub fn image_map(&self) -> Option<ImageMap> {
         let images = self.images.as_deref()?.iter().filter_map(|image| {
@@ -417,7 +417,7 @@ impl CrashLog {
         })
     }
 
-    /// The stack of one of its threads, for other formats.
+    /// Returns the stack of one of its threads, for other formats.
     ///
     /// A call that was inlined has no address of its own, and is not part of it. It has no images:
     /// [`image_map`](Self::image_map) has them.
@@ -447,7 +447,8 @@ pub struct CrashImages<'a> {
 }
 
 impl<'a> CrashImages<'a> {
-    /// The image that a frame's address lies in, and the offset of the address from its base.
+    /// Returns the image that a frame's address lies in, and the offset of the address from its
+    /// base.
     #[must_use]
     pub fn find(&self, frame: Frame) -> Option<(&'a CrashImage, ModuleOffset)> {
         // The byte before a return address: a call may be the last instruction of an image.

@@ -24,7 +24,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The name that the command line uses.
+    /// Returns the name that the command line uses.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,18 +38,19 @@ impl Format {
     }
 }
 
-/// What the bytes do not say of themselves.
+/// Properties that the bytes do not state themselves.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct DecodeOptions {
     /// Word size of the machine, where the format does not state it.
     pub word_size: WordSize,
-    /// Refuse what the format's document does not allow, rather than take what can be had.
+    /// Refuses input that the format's document does not allow, instead of reading as much as
+    /// possible.
     pub strict: bool,
     /// How XNU packed its addresses.
     pub xnu_packing: xnu::Packing,
 }
 
-/// What was decoded.
+/// The decoded content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
     /// A call stack.
@@ -67,17 +68,17 @@ pub struct StackRecord {
     pub word_size: WordSize,
     /// Size of the allocation that the stack belongs to, where the format has one.
     pub allocation_size_bytes: Option<u64>,
-    /// The frames, innermost first, each with how often it comes in a row: a few bytes may claim
-    /// 2^63 repeats.
+    /// The frames, innermost first, each with its number of repeats. A few bytes may claim 2^63
+    /// repeats.
     pub runs: Vec<(Frame, u64)>,
     /// Name of the processor architecture, where the format has one.
     pub architecture: Option<String>,
     /// The modules, where the format has them.
     pub images: Option<ImageMap>,
-    /// What is wrong with the record although something could be read of it.
-    pub faults: Vec<Error>,
-    /// The addresses (by their place in the stack) of which only the low 31 bits are certain,
-    /// because the 64-bit encoder of libwebsockets damages wide values.
+    /// Faults of the record that did not prevent reading it.
+    pub faults: Vec<DecodeError>,
+    /// Indices in the stack of addresses with only 31 certain low bits. The 64-bit encoder of
+    /// libwebsockets damages wide values.
     pub uncertain: Vec<usize>,
     /// The same encoder may have damaged the allocation size: do not add it up.
     pub is_size_uncertain: bool,
@@ -92,8 +93,8 @@ pub struct ImageMap {
     pub word_size: WordSize,
     /// The modules in the order of the record.
     pub images: Vec<Image>,
-    /// What is wrong with the map although something could be read of it.
-    pub faults: Vec<Error>,
+    /// Faults of the map that did not prevent reading it.
+    pub faults: Vec<DecodeError>,
 }
 
 /// One module of a process.
@@ -112,21 +113,21 @@ pub struct Image {
 /// Why something could not be decoded, or not fully.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Error {
+pub enum DecodeError {
     /// The text of a marked backtrace is damaged.
     Text(lws::log_line::TextError),
     /// A libwebsockets blob is damaged.
-    Lws(lws::DecodeError),
+    Lws(lws::LwsError),
     /// A CBF record is damaged.
-    Cbf(cbf::DecodeError),
+    Cbf(cbf::CbfError),
     /// A CIF record is damaged.
-    Cif(cif::DecodeError),
+    Cif(cif::CifError),
     /// The size of an XNU buffer does not fit its packing.
     Xnu(xnu::UnpackError),
     /// The JSON is damaged.
-    SwiftJson(swift_json::ReadError),
+    SwiftJson(swift_json::SwiftJsonError),
     /// The base64 text inside the JSON is damaged.
-    Base64(base64::DecodeError),
+    Base64(base64::Base64Error),
     /// Values of a libwebsockets blob are as its 64-bit encoder writes the remains of longer ones.
     SuspectedLoss {
         /// How many addresses.
@@ -146,7 +147,7 @@ pub enum Error {
     NoAddresses,
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(error) => error.fmt(f),
@@ -182,11 +183,11 @@ fn write_loss(f: &mut fmt::Formatter<'_>, addresses: usize, size: bool) -> fmt::
     )
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for DecodeError {}
 
 impl Record {
-    /// What is wrong with it although something could be read.
-    pub fn faults(&self) -> impl Iterator<Item = &Error> {
+    /// Returns what is wrong with it although something could be read.
+    pub fn faults(&self) -> impl Iterator<Item = &DecodeError> {
         let (of_stack, images) = match self {
             Self::Stack(stack) => (&stack.faults[..], stack.images.as_ref()),
             Self::Images(images) => (&[][..], Some(images)),
@@ -219,7 +220,7 @@ impl StackRecord {
         Self { runs, ..Self::new(format, word_size) }
     }
 
-    /// The addresses of all frames that have one, without expanding repeats beyond `limit`.
+    /// Returns the addresses of all frames that have one, without expanding repeats beyond `limit`.
     pub fn addresses(&self, limit: usize) -> impl Iterator<Item = AbsoluteAddress> + '_ {
         // Run by run: a mark without an address may be repeated 2^63 times.
         let runs = self.runs.iter().filter_map(|&(frame, count)| Some((frame.address()?, count)));
@@ -238,17 +239,17 @@ impl StackRecord {
     fn note_uncertain(&mut self) {
         if self.is_size_uncertain || !self.uncertain.is_empty() {
             let (addresses, size) = (self.uncertain.len(), self.is_size_uncertain);
-            self.faults.push(Error::SuspectedLoss { addresses, size });
+            self.faults.push(DecodeError::SuspectedLoss { addresses, size });
         }
     }
 
-    /// How many frames there are, repeats counted.
+    /// Returns how many frames there are, repeats counted.
     #[must_use]
     pub fn frame_count(&self) -> u64 {
         self.runs.iter().fold(0, |total, (_, count)| total.saturating_add(*count))
     }
 
-    /// The frames, repeats expanded: there may be 2^63 of them.
+    /// Returns the frames, repeats expanded: there may be 2^63 of them.
     pub fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
         self.runs.iter().flat_map(|&(frame, count)| (0..count).map(move |_| frame))
     }
@@ -258,19 +259,19 @@ impl StackRecord {
 ///
 /// # Errors
 ///
-/// [`Error::Text`] when nothing can be had of it. When something can, the record's faults say what
-/// is wrong.
+/// [`DecodeError::Text`] if nothing can be decoded. Otherwise the record's faults list what is
+/// wrong.
 pub fn mark(
     mark: &lws::log_line::Mark<'_>,
-    options: &Options,
+    options: &DecodeOptions,
     buffer: &mut [u8],
-) -> Result<StackRecord, Error> {
+) -> Result<StackRecord, DecodeError> {
     match mark {
         lws::log_line::Mark::Compressed(text) => {
             let base64_start = text.range().end - text.base64().len();
-            let salvage = text.salvage(options.word_size, buffer).map_err(Error::Text)?;
+            let salvage = text.salvage(options.word_size, buffer).map_err(DecodeError::Text)?;
             let in_text = |error| {
-                Error::Text(lws::log_line::TextError {
+                DecodeError::Text(lws::log_line::TextError {
                     offset: base64_start,
                     kind: lws::log_line::TextErrorKind::Blob(error),
                 })
@@ -278,7 +279,7 @@ pub fn mark(
             salvaged(&salvage, options, in_text)
         }
         lws::log_line::Mark::Decoded(text) => {
-            let (size, frames) = text.frames().map_err(Error::Text)?;
+            let (size, frames) = text.frames().map_err(DecodeError::Text)?;
             let format = if size.is_some() { Format::Lws } else { Format::Text };
             let mut record = StackRecord::new(format, options.word_size);
             record.allocation_size_bytes = size.map(|size| size.bytes);
@@ -286,7 +287,7 @@ pub fn mark(
             for frame in frames {
                 match frame {
                     Ok(frame) => record.push_text(frame),
-                    Err(error) => record.faults.push(Error::Text(error)),
+                    Err(error) => record.faults.push(DecodeError::Text(error)),
                 }
             }
             record.note_uncertain();
@@ -295,27 +296,27 @@ pub fn mark(
     }
 }
 
-/// Reads a line that is nothing but addresses, as `0x1000 pc:0x2000`, between white space or
-/// commas; `None` for others.
+/// Reads a line of addresses only, such as `0x1000 pc:0x2000`; `None` for other lines. White space
+/// or commas separate the addresses.
 ///
 /// ```
-/// use cairn_logs::decode::{Options, address_line};
+/// use cairn_logs::decode::{DecodeOptions, address_line};
 /// use cairn_format::{AbsoluteAddress, WordSize};
 /// use cairn_wire::xnu;
-/// let options = Options { word_size: WordSize::Bits64, strict: false, xnu_packing: xnu::Packing::None };
+/// let options = DecodeOptions { word_size: WordSize::Bits64, strict: false, xnu_packing: xnu::Packing::None };
 /// let record = address_line(b" 0x1000, 0x2000\r", &options).unwrap();
 /// assert!(record.addresses(9).eq([0x1000, 0x2000].map(AbsoluteAddress::new)));
 /// assert!(address_line(b"0x1000 in main", &options).is_none());
 /// ```
 #[must_use]
-pub fn address_line(line: &[u8], options: &Options) -> Option<StackRecord> {
+pub fn address_line(line: &[u8], options: &DecodeOptions) -> Option<StackRecord> {
     let is_separator = |byte: &u8| byte.is_ascii_whitespace() || *byte == b',';
     let mut record = StackRecord::new(Format::Text, options.word_size);
     let mut has_address = false;
     for token in line.split(is_separator).filter(|token| !token.is_empty()) {
         let in_line = |error: lws::log_line::TextError| {
             let start = token.as_ptr().addr().saturating_sub(line.as_ptr().addr());
-            Error::Text(lws::log_line::TextError { offset: error.offset + start, ..error })
+            DecodeError::Text(lws::log_line::TextError { offset: error.offset + start, ..error })
         };
         match lws::log_line::parse_frame(token)? {
             Ok(frame) => record.push_text(frame),
@@ -327,12 +328,12 @@ pub fn address_line(line: &[u8], options: &Options) -> Option<StackRecord> {
     has_address.then_some(record)
 }
 
-/// Turns what could be had of a blob into a record, unless that is nothing.
+/// Converts the salvaged part of a blob into a record, unless it is empty.
 fn salvaged(
     salvage: &lws::Salvage,
-    options: &Options,
-    place: impl Fn(lws::DecodeError) -> Error,
-) -> Result<StackRecord, Error> {
+    options: &DecodeOptions,
+    place: impl Fn(lws::LwsError) -> DecodeError,
+) -> Result<StackRecord, DecodeError> {
     let faults: Vec<_> = salvage.findings.faults().map(place).collect();
     match faults.first() {
         // A size is worth having without addresses, too: the allocation is in the totals.
@@ -353,13 +354,13 @@ fn salvaged(
     Ok(record)
 }
 
-/// From which value on the fields of a blob are misread, counted in addresses; the size follows the
-/// last one.
+/// Index of the first misread value of a blob, counted in addresses. The size follows the last
+/// address.
 ///
 /// The 64-bit encoder of libwebsockets states the width of a 64-bit value, such as a kernel
-/// address, as 0, and writes its 64 bits all the same. The value reads as 0, and what follows from
-/// its bits, so that bytes are left over at the end or missing. No stack holds the address 0, and
-/// no encoder states a width of 0 for any other value.
+/// address, as 0, and writes its 64 bits in spite of that. The value reads as 0, and what follows
+/// from its bits, so that bytes are left over at the end or missing. No stack holds the address 0,
+/// and no encoder states a width of 0 for any other value.
 fn misread_from(salvage: &lws::Salvage) -> Option<usize> {
     let findings = &salvage.findings;
     let is_out_of_step = findings.unused_bytes.is_some() || findings.stopped.is_some();
@@ -376,33 +377,33 @@ fn is_empty(salvage: &lws::Salvage) -> bool {
 ///
 /// # Errors
 ///
-/// What stopped the decoder. Records before it were handed out.
+/// Fault that stopped the decoder. Records before it were yielded.
 pub fn records(
     format: Format,
     bytes: &[u8],
-    options: &Options,
+    options: &DecodeOptions,
     mut found: impl FnMut(Record),
-) -> Result<(), Error> {
+) -> Result<(), DecodeError> {
     match format {
         Format::Lws => {
             let salvage = lws::salvage(bytes, options.word_size);
-            found(Record::Stack(salvaged(&salvage, options, Error::Lws)?));
+            found(Record::Stack(salvaged(&salvage, options, DecodeError::Lws)?));
         }
         Format::Xnu => {
             let strict = xnu::unpack(bytes, options.xnu_packing);
             let addresses = match strict {
-                Err(error) if options.strict => return Err(Error::Xnu(error)),
+                Err(error) if options.strict => return Err(DecodeError::Xnu(error)),
                 _ => xnu::unpack_lenient(bytes, options.xnu_packing),
             };
             let mut record = StackRecord::return_addresses(format, WordSize::Bits64, addresses);
-            record.faults.extend(strict.err().map(Error::Xnu));
+            record.faults.extend(strict.err().map(DecodeError::Xnu));
             found(Record::Stack(record));
         }
         Format::Cbf => {
             for record in cbf::Records::new(bytes) {
-                // Behind a byte that was refused nothing tells where a record begins: the decoder
+                // After a refused byte the start of the next record is unknown: the decoder
                 // gets to say why.
-                let refused = matches!(record.ending, cbf::Ending::Refused(_));
+                let refused = matches!(record.ending, cbf::RecordEnding::Refused(_));
                 let rest = bytes.get(record.offset..).unwrap_or_default();
                 let bytes = if refused { rest } else { record.bytes };
                 found(Record::Stack(cbf_record(bytes, record.offset, options)?));
@@ -417,7 +418,7 @@ pub fn records(
                     .map(|mark| self::mark(&mark, options, &mut [0; lws::log_line::BUFFER_BYTES]));
                 let record = match decoded {
                     Some(record) => record?,
-                    None => address_line(line, options).ok_or(Error::NoAddresses)?,
+                    None => address_line(line, options).ok_or(DecodeError::NoAddresses)?,
                 };
                 found(Record::Stack(record));
             }
@@ -426,13 +427,13 @@ pub fn records(
     Ok(())
 }
 
-/// Decodes one CBF record, which stands at `offset` in its input.
-fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRecord, Error> {
+/// Decodes one CBF record, which is at `offset` in its input.
+fn cbf_record(bytes: &[u8], offset: usize, options: &DecodeOptions) -> Result<StackRecord, DecodeError> {
     let rules = if options.strict { cbf::Rules::STRICT } else { cbf::Rules::LENIENT };
-    let in_input = |error: cbf::DecodeError| {
-        Error::Cbf(cbf::DecodeError { offset: error.offset.saturating_add(offset), ..error })
+    let in_input = |error: cbf::CbfError| {
+        DecodeError::Cbf(cbf::CbfError { offset: error.offset.saturating_add(offset), ..error })
     };
-    let decoder = cbf::Decoder::new(bytes, rules);
+    let decoder = cbf::CbfDecoder::new(bytes, rules);
     let mut record = StackRecord::new(Format::Cbf, decoder.word_size().unwrap_or(options.word_size));
     let mut runs = decoder.runs();
     for run in runs.by_ref() {
@@ -445,7 +446,7 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
     }
     // Swift writes the first address relative, whatever its document says: nothing to complain
     // about.
-    let is_fault = |error: &cbf::DecodeError| error.kind != cbf::DecodeErrorKind::FirstAddressRelative;
+    let is_fault = |error: &cbf::CbfError| error.kind != cbf::CbfErrorKind::FirstAddressRelative;
     record.faults = runs.findings().iter().filter(is_fault).map(in_input).collect();
     match record.faults.last() {
         Some(&fault) if record.runs.is_empty() => Err(fault),
@@ -456,7 +457,7 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
 /// The paths of a map may be, put together, as long as this and [`PATH_BYTES_PER_BYTE`] times the
 /// map.
 ///
-/// Prefix codes let two bytes stand for a path of 128 KiB. The maps of real processes unfold to
+/// Prefix codes let two bytes represent a path of 128 KiB. The maps of real processes unfold to
 /// four times their size; 4 MiB hold the paths of forty thousand images.
 const MIN_PATH_BYTES: usize = 4 << 20;
 
@@ -464,26 +465,26 @@ const MIN_PATH_BYTES: usize = 4 << 20;
 const PATH_BYTES_PER_BYTE: usize = 16;
 
 /// Decodes one image map.
-fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
+fn image_map(bytes: &[u8], options: &DecodeOptions) -> Result<ImageMap, DecodeError> {
     let mut slots = vec![cif::DecoderSlot::EMPTY; cif::slots_needed(bytes)];
     let decoder = if options.strict {
-        cif::Decoder::strict(bytes, &mut slots)
+        cif::CifDecoder::strict(bytes, &mut slots)
     } else {
-        cif::Decoder::lenient(bytes, &mut slots)
+        cif::CifDecoder::lenient(bytes, &mut slots)
     };
-    let mut decoder = decoder.map_err(Error::Cif)?;
+    let mut decoder = decoder.map_err(DecodeError::Cif)?;
     let mut map = ImageMap {
         platform: String::from_utf8_lossy(decoder.platform()).into_owned(),
         word_size: decoder.word_size(),
         images: Vec::new(),
-        faults: decoder.findings().iter().copied().map(Error::Cif).collect(),
+        faults: decoder.findings().iter().copied().map(DecodeError::Cif).collect(),
     };
     let limit_bytes = bytes.len().saturating_mul(PATH_BYTES_PER_BYTE).saturating_add(MIN_PATH_BYTES);
     let mut room = limit_bytes;
     for image in decoder.by_ref() {
         match image {
             Ok(image) => {
-                map.faults.extend(image.findings().iter().copied().map(Error::Cif));
+                map.faults.extend(image.findings().iter().copied().map(DecodeError::Cif));
                 let (module, offset) = (image.module, image.offset);
                 let path = match module.path.map(|path| (path, room.checked_sub(path.len()))) {
                     Some((path, Some(left))) => {
@@ -491,12 +492,12 @@ fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
                         Some(path.bytes().collect::<Vec<_>>())
                     }
                     Some((_, None)) if options.strict => {
-                        return Err(Error::PathsTooLong { offset, limit_bytes });
+                        return Err(DecodeError::PathsTooLong { offset, limit_bytes });
                     }
                     Some((_, None)) => {
                         // One fault for all: no path fits into no room.
                         if room > 0 {
-                            map.faults.push(Error::PathsTooLong { offset, limit_bytes });
+                            map.faults.push(DecodeError::PathsTooLong { offset, limit_bytes });
                         }
                         room = 0;
                         None
@@ -510,21 +511,21 @@ fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
                     path: path.map(|path| String::from_utf8_lossy(&path).into_owned()),
                 });
             }
-            Err(error) if options.strict => return Err(Error::Cif(error)),
-            Err(error) => map.faults.push(Error::Cif(error)),
+            Err(error) if options.strict => return Err(DecodeError::Cif(error)),
+            Err(error) => map.faults.push(DecodeError::Cif(error)),
         }
     }
     Ok(map)
 }
 
-/// The format that `bytes` are in, if they are a sound record of one. Only formats that give
-/// themselves away are tried.
+/// Returns the format that `bytes` are in, if they are a sound record of one. Only formats that
+/// give themselves away are tried.
 #[must_use]
-pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
+pub fn guess(bytes: &[u8], options: &DecodeOptions) -> Option<Format> {
     if lws::decode(bytes, options.word_size).is_ok_and(|backtrace| !backtrace.addresses.is_empty()) {
         return Some(Format::Lws);
     }
-    let strict = Options { strict: true, ..*options };
+    let strict = DecodeOptions { strict: true, ..*options };
     let is_stack = |record: StackRecord| {
         // By runs: a mark without an address may be repeated 2^63 times.
         record.faults.is_empty() && record.runs.iter().any(|(frame, _)| frame.address().is_some())
@@ -536,10 +537,10 @@ pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
 }
 
 /// Decodes Swift's JSON: the stack, and the image map where there is one.
-fn swift_json_record(bytes: &[u8], options: &Options) -> Result<StackRecord, Error> {
-    let document = swift_json::read(bytes).map_err(Error::SwiftJson)?;
+fn swift_json_record(bytes: &[u8], options: &DecodeOptions) -> Result<StackRecord, DecodeError> {
+    let document = swift_json::read(bytes).map_err(DecodeError::SwiftJson)?;
     let binary = |text: swift_json::JsonText<'_>| {
-        text.base64_bytes().collect::<Result<Vec<_>, _>>().map_err(Error::Base64)
+        text.base64_bytes().collect::<Result<Vec<_>, _>>().map_err(DecodeError::Base64)
     };
     let mut record = cbf_record(&binary(document.backtrace)?, 0, options)?;
     record.format = Format::SwiftJson;

@@ -6,11 +6,11 @@
 
 use std::io::{self, Read};
 
-/// The longest line that is handed out whole; also the size of the buffer.
+/// The longest line that is yielded whole; also the size of the buffer.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// How far before the end of a full buffer a place to cut is looked for: longer than any text that
-/// may be marked.
+/// Distance from the end of a full buffer to search for a place to cut; longer than any marked
+/// text.
 const CUT_SEARCH_BYTES: usize = 1 << 16;
 
 /// One line, or one piece of a line that is too long.
@@ -46,11 +46,11 @@ impl<R: Read> LineReader<R> {
         Self { input, buffer, start: 0, end: 0, searched: 0, number: 0, at_line_start: true, finished: false }
     }
 
-    /// The next line, or `None` at the end of the input.
+    /// Returns the next line, or `None` at the end of the input.
     ///
     /// # Errors
     ///
-    /// What the input answered. Interrupted reads are repeated.
+    /// Answer of the input. Interrupted reads are repeated.
     pub fn next_line(&mut self) -> io::Result<Option<Line<'_>>> {
         loop {
             let unsearched = &self.buffer[self.start + self.searched..self.end];
@@ -73,8 +73,8 @@ impl<R: Read> LineReader<R> {
         }
     }
 
-    /// True when the next line is here already: [`next_line`](Self::next_line) would not wait for
-    /// the input.
+    /// Returns true when the next line is here already: [`next_line`](Self::next_line) would not
+    /// wait for the input.
     #[must_use]
     pub fn has_line(&self) -> bool {
         memchr::memchr(b'\n', &self.buffer[self.start + self.searched..self.end]).is_some()
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_line_without_a_break_counts() {
+    fn lines_include_a_last_line_without_break() {
         assert_eq!(
             lines(b"a\n\nb", 1),
             [(1, b"a".to_vec(), true), (2, vec![], true), (3, b"b".to_vec(), true)]
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_longer_than_the_buffer_arrives_in_pieces_cut_at_white_space() {
+    fn lines_longer_than_the_buffer_are_cut_at_white_space() {
         let mut input = vec![b'x'; MAX_LINE_BYTES - 10];
         input.extend_from_slice(b" ~m#mark-that-is-not-cut\nnext");
         let lines = lines(&input, 1 << 16);
@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_are_those_of_a_plain_split(input in "[ab\n]{0,60}", step in 1_usize..9) {
+        fn lines_agree_with_a_plain_split(input in "[ab\n]{0,60}", step in 1_usize..9) {
             let mut expected: Vec<_> = input.as_bytes().split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
             if expected.last().is_some_and(Vec::is_empty) {
                 expected.pop();

@@ -13,10 +13,10 @@ pub enum TextEncoding {
     Base64,
 }
 
-/// What is no such text.
+/// Fault of a text that is neither form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Error {
+pub enum TextBytesError {
     /// A character that is no hexadecimal digit.
     NotHex {
         /// Index of the character.
@@ -25,10 +25,10 @@ pub enum Error {
     /// The last byte has one digit only.
     OddDigits,
     /// A character that base64 does not have.
-    NotBase64(base64::DecodeError),
+    NotBase64(base64::Base64Error),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for TextBytesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotHex { offset } => write!(f, "no hexadecimal digit at character {offset}"),
@@ -38,29 +38,31 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for TextBytesError {}
 
 impl TextEncoding {
-    /// The bytes behind `text`.
+    /// Decodes the bytes that `text` encodes.
     ///
     /// # Errors
     ///
-    /// [`Error`], with the place of the first character that does not fit.
+    /// [`TextBytesError`], with the place of the first character that does not fit.
     ///
     /// ```
     /// use cairn_logs::text_bytes::TextEncoding;
     /// assert_eq!(TextEncoding::Hex.decode(b"02 7F"), Ok(vec![2, 0x7f]));
     /// assert_eq!(TextEncoding::Base64.decode(b"An8="), Ok(vec![2, 0x7f]));
     /// ```
-    pub fn decode(self, text: &[u8]) -> Result<Vec<u8>, Error> {
+    pub fn decode(self, text: &[u8]) -> Result<Vec<u8>, TextBytesError> {
         match self {
             Self::Hex => decode_hex(text),
-            Self::Base64 => base64::Decoder::new(text).collect::<Result<_, _>>().map_err(Error::NotBase64),
+            Self::Base64 => {
+                base64::Base64Decoder::new(text).collect::<Result<_, _>>().map_err(TextBytesError::NotBase64)
+            }
         }
     }
 
-    /// How all of `content` is written, or `None` when it has bytes that neither way of writing
-    /// has. Digits that could be both are hexadecimal.
+    /// Returns the notation of all of `content`, or `None` if it has bytes of neither notation.
+    /// Digits that could be both are hexadecimal.
     #[must_use]
     pub fn of(content: &[u8]) -> Option<Self> {
         let is_hex = |byte: &u8| byte.is_ascii_hexdigit() || byte.is_ascii_whitespace();
@@ -77,14 +79,14 @@ impl TextEncoding {
     }
 }
 
-fn decode_hex(text: &[u8]) -> Result<Vec<u8>, Error> {
+fn decode_hex(text: &[u8]) -> Result<Vec<u8>, TextBytesError> {
     let mut bytes = Vec::with_capacity(text.len() / 2);
     let mut high = None;
     for (offset, &character) in text.iter().enumerate() {
         if character.is_ascii_whitespace() {
             continue;
         }
-        let digit = char::from(character).to_digit(16).ok_or(Error::NotHex { offset })? as u8;
+        let digit = char::from(character).to_digit(16).ok_or(TextBytesError::NotHex { offset })? as u8;
         high = match high {
             None => Some(digit << 4),
             Some(high) => {
@@ -93,7 +95,7 @@ fn decode_hex(text: &[u8]) -> Result<Vec<u8>, Error> {
             }
         };
     }
-    if high.is_some() { Err(Error::OddDigits) } else { Ok(bytes) }
+    if high.is_some() { Err(TextBytesError::OddDigits) } else { Ok(bytes) }
 }
 
 #[cfg(test)]
@@ -101,16 +103,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_told_with_their_place() {
-        assert_eq!(TextEncoding::Hex.decode(b"02 7g"), Err(Error::NotHex { offset: 4 }));
-        assert_eq!(TextEncoding::Hex.decode(b"027"), Err(Error::OddDigits));
+    fn text_faults_are_reported_with_their_offset() {
+        assert_eq!(TextEncoding::Hex.decode(b"02 7g"), Err(TextBytesError::NotHex { offset: 4 }));
+        assert_eq!(TextEncoding::Hex.decode(b"027"), Err(TextBytesError::OddDigits));
         assert!(
-            matches!(TextEncoding::Base64.decode(b"A*"), Err(Error::NotBase64(error)) if error.offset == 1)
+            matches!(TextEncoding::Base64.decode(b"A*"), Err(TextBytesError::NotBase64(error)) if error.offset == 1)
         );
     }
 
     #[test]
-    fn digits_of_both_kinds_are_hexadecimal() {
+    fn text_bytes_accept_both_cases_of_digits() {
         assert_eq!(TextEncoding::of(b"02187f01\n"), Some(TextEncoding::Hex));
         assert_eq!(TextEncoding::of(b"AhEBAAE"), Some(TextEncoding::Base64));
         assert_eq!(TextEncoding::of(b"\x02\x18"), None);

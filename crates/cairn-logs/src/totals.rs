@@ -1,11 +1,11 @@
-//! Who holds how much memory: allocations of a whole log, clustered by call stack.
+//! Sums the allocations of a whole log by call stack.
 
 use std::collections::HashMap;
 
 use cairn_format::AbsoluteAddress;
 
-/// What a log adds up to, in memory that is bounded by [`AllocationTotals::with_stack_limit`] and
-/// not by the log.
+/// Sums of a log. [`AllocationTotals::with_stack_limit`] bounds their memory, however long the log
+/// is.
 ///
 /// ```
 /// use cairn_logs::totals::AllocationTotals;
@@ -70,7 +70,7 @@ pub struct Cluster<'a> {
     pub smallest_bytes: u64,
     /// Size of the largest one.
     pub largest_bytes: u64,
-    /// The places in the stack of addresses of which only the low 31 bits are certain, ascending.
+    /// Indices in the stack of addresses with only 31 certain low bits, ascending.
     pub uncertain: &'a [usize],
 }
 
@@ -85,7 +85,7 @@ impl Default for AllocationTotals {
 }
 
 impl AllocationTotals {
-    /// Totals that keep at most so many different stacks apart.
+    /// Creates totals that distinguish at most `limit` stacks.
     #[must_use]
     pub fn with_stack_limit(stack_limit: usize) -> Self {
         let (total, unclustered) = (Sums::default(), Sums::default());
@@ -117,7 +117,7 @@ impl AllocationTotals {
         self.unsized_count = self.unsized_count.saturating_add(1);
     }
 
-    /// How many allocations are in no sum because their size is not known.
+    /// Returns how many allocations are in no sum because their size is not known.
     #[must_use]
     pub fn without_size(&self) -> u64 {
         self.unsized_count
@@ -129,21 +129,21 @@ impl AllocationTotals {
         self.total.size_bytes
     }
 
-    /// Number of allocations.
+    /// Returns the number of allocations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.total.count
     }
 
-    /// Bytes and number of the allocations whose stack came after the limit was reached. They are
-    /// in the total.
+    /// Returns bytes and number of the allocations whose stack came after the limit was reached.
+    /// They are in the total.
     #[must_use]
     pub fn unclustered(&self) -> (u128, u64) {
         (self.unclustered.size_bytes, self.unclustered.count)
     }
 
-    /// The clusters, most bytes first; equal ones by stack, so that the same log always gives the
-    /// same answer.
+    /// Returns the clusters, most bytes first. Equal ones are ordered by stack, so that the same
+    /// log always gives the same answer.
     #[must_use]
     pub fn clusters_by_size(&self) -> Vec<Cluster<'_>> {
         let mut clusters: Vec<_> = self
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_past_the_limit_are_counted_and_told() {
+    fn totals_count_stacks_past_the_limit() {
         let mut totals = AllocationTotals::with_stack_limit(1);
         totals.add(&[AbsoluteAddress::new(1)], 10);
         totals.add(&[AbsoluteAddress::new(2)], 20);

@@ -1,6 +1,6 @@
-//! What the library says of the recordings that it began: lines in a file that the command makes
-//! and the library appends to, or links beside it where no file may become larger. No descriptor
-//! and no socket stays in the program for that.
+//! Announcements of the recordings that the library has begun: lines in a file that the command
+//! creates and the library appends to, or links next to it where no file may become larger. No
+//! descriptor and no socket stays in the program for that.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -41,8 +41,8 @@ pub struct Announcements {
 const MAX_LINE_BYTES: usize = 1 << 16;
 
 impl Announcements {
-    /// Makes the file in the directory for temporary files; where that cannot be, or its path has a
-    /// comma in it, which ends an option, in `/tmp` or `/var/tmp`.
+    /// Creates the file in the directory for temporary files, else in `/tmp` or `/var/tmp`. A
+    /// directory with a comma in its path is skipped, because a comma ends an option.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Announcements {
         &self.path
     }
 
-    /// What has come since the last call.
+    /// Returns what has come since the last call.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Announcements {
 }
 
 impl Announcements {
-    /// What was said by links, where the program may not make a file larger.
+    /// Announcements by links, for programs that may not make a file larger.
     fn read_links(&mut self, found: &mut Vec<Announcement>) {
         /// Directories say when they were changed to some milliseconds only.
         const RECENT: Duration = Duration::from_secs(1);
@@ -136,7 +136,7 @@ impl Announcements {
     }
 }
 
-/// Whether a path can stand among options that have commas between them.
+/// Returns whether a path can stand among options that have commas between them.
 fn is_one_word(path: &Path) -> bool {
     !path.as_os_str().as_bytes().contains(&b',')
 }
@@ -172,7 +172,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn lines_come_whole_and_once() {
+    fn announcements_arrive_whole_and_once() {
         let mut announcements = Announcements::new().unwrap();
         let mut writer = fs::OpenOptions::new().append(true).open(announcements.path()).unwrap();
         writer.write_all(b"began\t12\t\t/tmp/a\nb.12.cairn\0failed\t13\tread-only").unwrap();

@@ -1,7 +1,8 @@
-//! Putting the library into a process that runs already, and ending its work there.
+//! Puts the library into a process that runs already, and ends its work there.
 //!
-//! What is done and why it is safe: `docs/book/reference/heap.md`. Who calls this stops the threads and looks at
-//! their stacks; what lies on them decides which thread can be used ([`Target::forbids`]).
+//! `docs/book/reference/heap.md` describes the steps and why they are safe. The caller stops the
+//! threads and reads their stacks; the addresses on them decide which thread can be used
+//! ([`Target::forbids`]).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -32,7 +33,7 @@ pub enum AttachError {
     Refused {
         /// The process.
         process: u32,
-        /// What is the matter, and what helps.
+        /// The cause and the remedy.
         reason: String,
     },
     /// It cannot be done at this moment: another thread of the process is in the way. To be tried
@@ -40,7 +41,7 @@ pub enum AttachError {
     Busy {
         /// The process.
         process: u32,
-        /// Who or what is in the way.
+        /// The obstacle.
         reason: String,
     },
     /// It ended, or became another program, while it was worked on.
@@ -52,7 +53,7 @@ pub enum AttachError {
     Failed {
         /// The process.
         process: u32,
-        /// What was tried.
+        /// The attempted step.
         tried: &'static str,
         /// Why it failed.
         reason: String,
@@ -108,7 +109,7 @@ mod shared {
     pub(super) const THREAD_WORD: u64 = 0;
     /// Not 0 when ended recordings have left memory.
     pub(super) const HAS_MEMORY: u64 = 8;
-    /// Who changes modules.
+    /// Functions that change modules.
     pub(super) const WORKER: u64 = 16;
     /// Where the stack pointer is to be after a fault under the loader's lock.
     pub(super) const RECOVERY: u64 = 24;
@@ -128,7 +129,7 @@ struct Map {
     path: PathBuf,
 }
 
-/// What `/proc/PID/maps` lists.
+/// Returns what `/proc/PID/maps` lists.
 fn maps_of(process: u32) -> io::Result<Vec<Map>> {
     let text = fs::read(format!("/proc/{process}/maps"))?;
     let parse = |line: &[u8]| {
@@ -151,7 +152,7 @@ fn maps_of(process: u32) -> io::Result<Vec<Map>> {
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
-/// A path of a process as seen from here.
+/// Returns a path of a process as seen from here.
 fn outside(process: u32, path: &Path) -> PathBuf {
     Path::new(&format!("/proc/{process}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -161,7 +162,7 @@ fn status_field(status: &str, name: &str) -> Option<String> {
     Some(line.strip_prefix(':')?.trim().to_owned())
 }
 
-/// Whether a process is gone, or about to be.
+/// Returns whether a process is gone, or about to be.
 fn has_ended(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status"));
     !is_left_by_first_thread(process)
@@ -170,8 +171,8 @@ fn has_ended(process: u32) -> bool {
         })
 }
 
-/// Whether other threads go on in a process whose first one has ended, which makes it look as if it
-/// were gone.
+/// Returns whether threads remain after the main thread has exited. Such a process appears to be
+/// gone.
 fn is_left_by_first_thread(process: u32) -> bool {
     let mut others =
         fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().filter_map(Result::ok);
@@ -182,8 +183,8 @@ fn is_left_by_first_thread(process: u32) -> bool {
     others.any(goes_on)
 }
 
-/// The names that the C library's allocator consists of. What lies between the first and the last
-/// of them is the allocator.
+/// The names that the C library's allocator consists of. The code between the first and the last of
+/// them is the allocator.
 const ALLOCATOR: [&str; 14] = [
     "malloc",
     "free",
@@ -201,8 +202,8 @@ const ALLOCATOR: [&str; 14] = [
     "malloc_info",
 ];
 
-/// Functions of the C library that hold locks which loading a library needs: of the list of
-/// modules, of threads and their stacks.
+/// Functions of the C library that hold locks which loading a library needs. The locks guard the
+/// list of modules, threads and their stacks.
 const LOCKING: [&str; 8] = [
     "dl_iterate_phdr",
     "fork",
@@ -215,13 +216,13 @@ const LOCKING: [&str; 8] = [
 ];
 
 impl Target {
-    /// Looks whether the process can be attached to. Nothing is changed.
+    /// Checks whether the process can be attached to. Changes nothing.
     ///
     /// # Errors
     ///
     /// Why it cannot.
     pub fn inspect(process: u32) -> Result<Self, AttachError> {
-        // One that ends meanwhile is refused in many ways, none of which is the reason.
+        // One that ends meanwhile is refused in many ways, and none states the reason.
         Self::look_at(process).map_err(|error| match has_ended(process) {
             true => AttachError::NoSuchProcess { process },
             false => error,
@@ -236,7 +237,7 @@ impl Target {
         if field("State").starts_with(['Z', 'X']) {
             if is_left_by_first_thread(process) {
                 return Err(refused(
-                    "its first thread has ended and others go on, of which the kernel shows too little under that number; \
+                    "its main thread has exited and others go on; the kernel shows too little of them under that number; \
                      start it under `cairn heap`"
                         .to_owned(),
                 ));
@@ -301,7 +302,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Looks up what is needed of the C library and the loader.
+    /// Looks up the required functions of the C library and the loader.
     fn from_libraries(process: u32, program: Program, maps: Vec<Map>) -> Result<Self, String> {
         let is_library = |map: &&Map| map.path.file_name() == Some(OsStr::new("libc.so.6"));
         let map = maps.iter().find(is_library).cloned().ok_or(
@@ -403,8 +404,7 @@ impl Target {
         Ok(Self { process, program, dlopen, dlsym, dlerror, errno, places, own: None, locked, maps })
     }
 
-    /// Looks up what must be known of the library when the loader cannot be asked, where the
-    /// library is loaded.
+    /// Looks up the library's addresses without the loader, if the library is loaded.
     fn find_own(&mut self) {
         self.own = None;
         let Some(path) = self.loaded_library() else { return };
@@ -420,7 +420,8 @@ impl Target {
         }
     }
 
-    /// Looks again at what is loaded: the library is, after the first [`attach`](Self::attach).
+    /// Reads the loaded modules again: the library is among them after the first
+    /// [`attach`](Self::attach).
     pub fn look_again(&mut self) {
         if let Ok(maps) = maps_of(self.process) {
             self.maps = maps;
@@ -435,7 +436,7 @@ impl Target {
         (count == bytes.len()).then_some(u64::from_le_bytes(bytes))
     }
 
-    /// Whether ended recordings have left memory in the process: see
+    /// Returns whether ended recordings have left memory in the process: see
     /// [`release_memory`](Self::release_memory).
     #[must_use]
     pub fn has_left_memory(&self) -> bool {
@@ -471,14 +472,14 @@ impl Target {
         Ok(())
     }
 
-    /// The file of the program that it runs.
+    /// Returns the file of the program that it runs.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Whether a thread with this address on its stack may hold a lock that loading a library
-    /// needs, or is in code that must not be called again.
+    /// Returns whether a thread with this address on its stack may block the injection. It may hold
+    /// a lock that loading a library needs, or run code that must not be called again.
     #[must_use]
     pub fn forbids(&self, address: u64) -> bool {
         if self.locked.iter().any(|(start, end)| (*start..*end).contains(&address)) {
@@ -487,14 +488,14 @@ impl Target {
         self.is_in(address, &["ld-linux", "libcairn_preload", "libjemalloc", "libtcmalloc", "libmimalloc"])
     }
 
-    /// Whether an address is in the C library or the loader. A thread that has nothing else on its
-    /// stack is about to begin or to end.
+    /// Returns whether an address is in the C library or the loader. A thread that has nothing else
+    /// on its stack is about to begin or to end.
     #[must_use]
     pub fn is_system_code(&self, address: u64) -> bool {
         self.is_in(address, &["ld-linux", "libc.so"])
     }
 
-    /// Whether an address is in the library.
+    /// Returns whether an address is in the library.
     #[must_use]
     pub fn is_own_code(&self, address: u64) -> bool {
         self.is_in(address, &["libcairn_preload"])
@@ -512,7 +513,7 @@ impl Target {
         names.iter().any(|part| name.starts_with(part))
     }
 
-    /// The path of the library inside the process, where it is there.
+    /// Returns the path of the library inside the process, where it is there.
     #[must_use]
     pub fn loaded_library(&self) -> Option<PathBuf> {
         let is_ours = |map: &&Map| {
@@ -521,7 +522,7 @@ impl Target {
         self.maps.iter().find(is_ours).map(|map| map.path.clone())
     }
 
-    /// Files that it has mapped to share what it writes there, by the kernel's links to them: a
+    /// Lists the files that the process maps shared and writable, by the kernel's links. A
     /// recording is one. Its name in the list of mappings is that of the moment when it was made,
     /// which is none.
     pub fn shared_files(&self) -> impl Iterator<Item = PathBuf> {
@@ -555,12 +556,12 @@ impl Target {
         })
     }
 
-    /// Whether the process runs: one that ends has no root directory any more.
+    /// Returns whether the process runs: one that ends has no root directory any more.
     fn is_there(&self) -> bool {
         fs::metadata(format!("/proc/{}/root/", self.process)).is_ok()
     }
 
-    /// Whether the process runs and still has the library in it: not after its end, and not after
+    /// Returns whether the process runs with the library in it. It does not after its end or after
     /// `exec`.
     #[must_use]
     pub fn has_library(&self) -> bool {
@@ -627,7 +628,7 @@ impl Target {
         AttachError::Busy { process: self.process, reason: reason.to_owned() }
     }
 
-    /// What an error means of something that was tried in the process.
+    /// Returns what an error means of something that was tried in the process.
     fn failure(&self, tried: &'static str, error: &io::Error) -> AttachError {
         let process = self.process;
         if has_ended(process) || inject::is_gone(error) && !self.has_library() && self.own.is_some() {
@@ -710,7 +711,7 @@ impl Target {
         io::Error::other(text.unwrap_or_else(|| "the loader does not say why".to_owned()))
     }
 
-    /// Whether a stopped thread, traced by the calling thread, waits in a system call.
+    /// Returns whether a stopped thread, traced by the calling thread, waits in a system call.
     #[must_use]
     pub fn waits(thread: u32) -> bool {
         inject::waits(thread as i32)
@@ -722,7 +723,7 @@ impl Target {
     }
 }
 
-/// What to do when the kernel does not allow to look at a process.
+/// Returns what to do when the kernel does not allow to look at a process.
 fn permission_advice() -> &'static str {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {

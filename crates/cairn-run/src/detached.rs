@@ -20,12 +20,12 @@ pub fn start_detached(program: &Path, name: &OsStr, arguments: &[OsString]) -> i
     let mut command = Command::new(program);
     command.arg0(name).args(arguments).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: `step_back` makes system calls only, all of which may be made between fork and exec.
+    // SAFETY: `step_back` makes system calls only; all of them are allowed between fork and exec.
     unsafe { command.pre_exec(step_back) };
     command.spawn().map(drop)
 }
 
-/// What fails here is a courtesy less; the work is done all the same.
+/// Ignores errors: the priorities are a courtesy, and the work is done without them.
 fn step_back() -> io::Result<()> {
     // SAFETY: numbers only. Descriptors are not closed, but marked to be closed by exec: the
     // standard library waits on one of them for the news of exec.
@@ -40,7 +40,7 @@ fn step_back() -> io::Result<()> {
 
 const LOWEST: libc::c_int = 19;
 
-// Of <linux/ioprio.h> and <linux/close_range.h>, which the libc crate does not have for every C
+// From <linux/ioprio.h> and <linux/close_range.h>, which the libc crate does not have for every C
 // library.
 const IOPRIO_WHO_PROCESS: libc::c_int = 1;
 const IOPRIO_CLASS_IDLE: libc::c_int = 3;
@@ -55,12 +55,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_detached_program_has_its_own_session_and_the_lowest_priority() {
-        let told = std::env::temp_dir().join(format!("cairn-detached-{}", std::process::id()));
-        let whole = told.with_extension("whole");
+    fn detached_program_has_own_session_and_low_priority() {
+        let mark = std::env::temp_dir().join(format!("cairn-detached-{}", std::process::id()));
+        let whole = mark.with_extension("whole");
         let script = format!(
             "cut -d' ' -f1,6,19 /proc/self/stat > {0}; ls /proc/$$/fd >> {0}; mv {0} {1}",
-            told.display(),
+            mark.display(),
             whole.display()
         );
         // Marked to stay open over exec, as what a shell hands down is.

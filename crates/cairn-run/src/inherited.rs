@@ -1,6 +1,6 @@
-//! What this process got from the one that started it, noted before Rust's runtime changes it: it
-//! ignores SIGPIPE (and this library SIGXFSZ), and opens /dev/null for standard streams that are
-//! closed. A program that we start gets what we got.
+//! State that this process inherited, noted before Rust's runtime changes it: the runtime ignores
+//! SIGPIPE (and this library SIGXFSZ), and opens /dev/null for closed standard streams. A program
+//! that we start gets what we got.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 

@@ -54,7 +54,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Looks for it in code that lies at `start`.
+    /// Searches for it in code that lies at `start`.
     pub(crate) fn find(code: &[u8], start: u64) -> Option<Self> {
         code.windows(6).enumerate().find_map(|(at, bytes)| {
             let distance = match *bytes {
@@ -79,7 +79,7 @@ pub(crate) struct Recovery {
     pub(crate) stack_word: u64,
 }
 
-/// A thread whose state is kept.
+/// A thread whose state is retained.
 pub(crate) struct Borrowed {
     thread: i32,
     places: Places,
@@ -88,18 +88,18 @@ pub(crate) struct Borrowed {
     mask: u64,
     /// The mapping that functions have as their stack; 0 for none.
     stack: u64,
-    /// Two words in the process that say where it is and how large, for who comes after this
-    /// process was killed.
+    /// Two words in the process with the stack's address and size. A later process reads them if
+    /// this one was killed.
     note: Option<u64>,
     /// Where the thread is between calls.
     parked: Parked,
-    /// What lies behind the thread pointer, from before the first call.
+    /// Memory at the thread pointer, saved before the first call.
     control_block: Vec<u8>,
     pub(crate) recovery: Option<Recovery>,
     /// While a long call is made: where it says that it is done.
     done_at: Option<u64>,
     /// A signal that came meanwhile and stops processes.
-    kept: Vec<c_int>,
+    held_signals: Vec<c_int>,
 }
 
 /// How a thread is stopped.
@@ -121,17 +121,17 @@ const NT_X86_XSTATE: usize = 0x202;
 const STACK_BYTES: u64 = 1 << 20;
 /// The first bytes of the mapping are for texts; functions have the rest.
 const TEXT_BYTES: u64 = 3 << 14;
-/// What the ABI lets functions use below their stack pointer.
+/// Bytes below the stack pointer that the ABI lets functions use.
 const RED_ZONE_BYTES: u64 = 128;
 /// As much of a thread's control block is looked at as the C library's has at least.
 const CONTROL_BLOCK_BYTES: usize = 2304;
 /// Loading a library takes milliseconds, where nobody holds the loader's lock.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// So long a thread waits for the loader's lock before another moment is tried: the holder may be
-/// waiting for this very thread.
+/// Maximum wait for the loader's lock before another attempt. The holder may be waiting for this
+/// very thread.
 const LOCK_PATIENCE: Duration = Duration::from_millis(200);
-/// So often it is waited for a thread that does not wait for a lock: to give up in the midst of its
-/// work would leave that half done, and whatever locks it holds taken for ever.
+/// Number of waits for a thread that does not wait for a lock. Giving up during its work would
+/// leave that half done, and its locks taken for ever.
 const TIMES: u32 = 15;
 
 fn request(what: u32, thread: i32, address: usize, data: *mut c_void) -> io::Result<()> {
@@ -152,8 +152,7 @@ fn set_registers(thread: i32, registers: &libc::user_regs_struct) -> io::Result<
     request(libc::PTRACE_SETREGS, thread, 0, ptr::from_ref(registers).cast_mut().cast())
 }
 
-/// Whether a signal that is about to be delivered is a fault of the code that runs, and not one
-/// that a process has sent.
+/// Returns whether the pending signal is a fault of the running code, not sent by a process.
 fn is_own_fault(thread: i32) -> bool {
     let mut place = MaybeUninit::<libc::siginfo_t>::zeroed();
     let asked = request(libc::PTRACE_GETSIGINFO, thread, 0, place.as_mut_ptr().cast());
@@ -161,8 +160,8 @@ fn is_own_fault(thread: i32) -> bool {
     asked.is_err() || unsafe { place.assume_init() }.si_code > 0
 }
 
-/// Whether a stopped thread waits for the lock at this address, and was not woken: who is woken and
-/// goes away leaves the others that wait asleep.
+/// Returns whether a stopped thread waits for the lock at this address and was not woken. A woken
+/// thread that goes away would leave the other waiters asleep.
 fn waits_for_lock(registers: &libc::user_regs_struct, lock: Option<u64>) -> bool {
     const ERESTARTSYS: i64 = -512;
     registers.orig_rax.cast_signed() == libc::SYS_futex
@@ -179,8 +178,8 @@ pub(crate) fn is_late(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
 }
 
-/// Whether a stopped thread was waiting in a system call: one that is to be made again, or one of
-/// those that end with `EINTR`.
+/// Returns whether a stopped thread was waiting in a system call. The kernel repeats that call, or
+/// ends it with `EINTR`.
 pub(crate) fn waits(thread: i32) -> bool {
     registers(thread).is_ok_and(|registers| {
         let result = registers.rax.cast_signed();
@@ -189,7 +188,7 @@ pub(crate) fn waits(thread: i32) -> bool {
     })
 }
 
-/// Whether the thread was gone.
+/// Returns whether the thread was gone.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
@@ -199,8 +198,7 @@ pub(crate) fn stack_pointer(thread: i32) -> io::Result<u64> {
     registers(thread).map(|registers| registers.rsp)
 }
 
-/// Makes a stopped thread's word of thread-local storage null that lies at `distance` from its
-/// thread pointer.
+/// Clears the word at `distance` from a stopped thread's thread pointer.
 pub(crate) fn clear_word(thread: i32, distance: u64) -> io::Result<()> {
     /// The thread control block has its own address in it.
     const OWN_ADDRESS: u64 = 16;
@@ -269,19 +267,19 @@ impl Borrowed {
             control_block: Vec::new(),
             recovery: None,
             done_at: None,
-            kept: Vec::new(),
+            held_signals: Vec::new(),
         })
     }
 
-    /// All but those that tell of a fault of the code that runs: blocked, these would be deadly.
+    /// Returns all but those that tell of a fault of the code that runs: blocked, these would be
+    /// deadly.
     fn block_signals(&self) -> io::Result<()> {
         let faults = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
         let mut mask = faults.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
         request(PTRACE_SETSIGMASK, self.thread, 8, (&raw mut mask).cast())
     }
 
-    /// Notes in the process, in the two words at `place`, which memory the thread's calls have as
-    /// their stack.
+    /// Writes the address and the size of the stack for injected calls to the two words at `place`.
     pub(crate) fn note_stack(&mut self, place: u64) -> io::Result<()> {
         let mut first = [0; 8];
         read_memory(self.thread, place, &mut first)?;
@@ -309,7 +307,7 @@ impl Borrowed {
         self.call_at(self.stack + STACK_BYTES, address, [a, b, c, 0, 0, 0])
     }
 
-    /// Calls a function that makes many system calls, none of which is to stop the thread. Its
+    /// Calls a function that makes many system calls; none of them must stop the thread. Its
     /// third argument is `done_at`, the place of a word that it makes another one than 0 when it is
     /// done; then it waits for some seconds to be stopped.
     pub(crate) fn call_long(&mut self, address: u64, [a, b]: [u64; 2], done_at: u64) -> io::Result<u64> {
@@ -319,7 +317,7 @@ impl Borrowed {
         result
     }
 
-    /// Whether the thread is still this process's to call functions in.
+    /// Returns whether the thread is still this process's to call functions in.
     pub(crate) fn is_held(&self) -> bool {
         !matches!(self.parked, Parked::Gone | Parked::Back)
     }
@@ -363,8 +361,8 @@ impl Borrowed {
         Ok(u64::from_le_bytes(result))
     }
 
-    /// The frame that leads the thread back to where it was, and its address, which is what a
-    /// function finds as its stack pointer: the return address lies there. As in the kernel's
+    /// Returns the frame that leads the thread back to where it was, and its address. A function
+    /// finds that address as its stack pointer: the return address lies there. As in the kernel's
     /// `struct rt_sigframe`.
     fn frame_below(&self, top: u64) -> (u64, Vec<u8>) {
         let state = restorable_state(&self.extended);
@@ -373,7 +371,7 @@ impl Borrowed {
         let mut words = Vec::with_capacity(FRAME_BYTES as usize / 8);
         let old = resumed(&self.registers);
         words.extend([self.places.keeper.address, 0, self.places.restorer]);
-        // uc_flags: there is such a state, and the stack segment is told.
+        // uc_flags: there is such a state, and the stack segment is given.
         words.extend([1 | 2 | 4, 0]);
         // uc_stack: one that the kernel refuses, so that the thread's alternate stack stays what it
         // is.
@@ -421,7 +419,7 @@ impl Borrowed {
 
     fn keep(&mut self, signal: c_int) {
         if signal & 0x80 == 0 && signal != libc::SIGTRAP {
-            self.kept.push(signal);
+            self.held_signals.push(signal);
         }
     }
 
@@ -440,7 +438,7 @@ impl Borrowed {
         }
     }
 
-    /// How the thread has stopped, if it has.
+    /// Returns how the thread has stopped, if it has.
     fn poll(&mut self) -> io::Result<Option<c_int>> {
         let mut status = 0;
         // SAFETY: a traced thread, and a place for its status.
@@ -455,8 +453,7 @@ impl Borrowed {
         Ok(Some(status))
     }
 
-    /// Lets the thread run until it begins the system call that ends the call, with its stack
-    /// pointer at `end`.
+    /// Runs the thread up to the system call that ends the call, with its stack pointer at `end`.
     fn go(&mut self, end: u64) -> io::Result<()> {
         let started = Instant::now();
         let mut deadline = started + LOCK_PATIENCE.min(PATIENCE);
@@ -487,7 +484,7 @@ impl Borrowed {
                         self.parked = Parked::Back;
                         return Ok(());
                     }
-                    // What is left of the call is short.
+                    // The rest of the call is short.
                     deadline = Instant::now() + LOCK_PATIENCE;
                     request(libc::PTRACE_SYSCALL, self.thread, 0, ptr::null_mut())?;
                     continue;
@@ -563,8 +560,8 @@ impl Borrowed {
         Ok(true)
     }
 
-    /// For a call that is given up: what the C library has noted of it in the thread's control
-    /// block must not lead to a stack that is about to be unmapped.
+    /// Removes the notes of an abandoned call from the thread's control block. They must not lead
+    /// to a stack that is about to be unmapped.
     fn forget_stack(&self) {
         let mut now = vec![0; self.control_block.len()];
         if self.stack == 0 || read_memory(self.thread, self.registers.fs_base, &mut now).is_err() {
@@ -605,7 +602,7 @@ impl Drop for Borrowed {
     fn drop(&mut self) {
         // A thread that is gone needs nothing.
         let _ = self.put_back();
-        for signal in self.kept.drain(..) {
+        for signal in self.held_signals.drain(..) {
             // SAFETY: sends a signal that was on its way there.
             unsafe { libc::syscall(libc::SYS_tkill, self.thread, signal) };
         }
@@ -634,8 +631,8 @@ impl Pause {
 const RETURN_BYTES: u64 = 8 * 3;
 const FRAME_BYTES: u64 = RETURN_BYTES + 8 * (2 + 3 + 8 + 9 + 1 + 1 + 4 + 1 + 8 + 1) + 8;
 
-/// The registers with which a thread goes on that was stopped in a system call: as the kernel has
-/// it make the call again where that is what the call's result says.
+/// Returns the registers with which a thread continues after a stop in a system call. The kernel
+/// repeats the call if its result says so.
 fn resumed(registers: &libc::user_regs_struct) -> libc::user_regs_struct {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;
@@ -658,9 +655,9 @@ fn resumed(registers: &libc::user_regs_struct) -> libc::user_regs_struct {
     registers
 }
 
-/// The floating-point and vector state as the kernel lays it into a frame of a signal, from how it
-/// gives it to a tracer: with words that say what is in it. Tiles (AMX) are left out: most threads
-/// may not have them.
+/// Converts the floating-point and vector state from a tracer's form to that of a signal frame. The
+/// latter has words that describe its content. Tiles (AMX) are left out: most threads may not have
+/// them.
 fn restorable_state(extended: &[u8]) -> Vec<u8> {
     const WORDS_AT: usize = 464;
     const LEGACY_BYTES: u32 = 576;
@@ -692,23 +689,24 @@ fn restorable_state(extended: &[u8]) -> Vec<u8> {
     state
 }
 
-/// A recursive mutex of the C library, in words: a state, how often it was taken, by whom, for how
-/// many, the kind, and what only other kinds use.
+/// A recursive mutex of the C library, in words. They are the state, the depth, the owner, the
+/// number of users, the kind, and words that only other kinds use.
 const MUTEX_WORDS: usize = 10;
 const RECURSIVE: u32 = 1;
 
-/// The thread that holds the mutex; 0 for none. Nothing when these words are no recursive mutex.
+/// Returns the thread that holds the mutex; 0 for none. Nothing when these words are no recursive
+/// mutex.
 fn owner(words: &[u32]) -> Option<u32> {
     match *words {
         [0, 0, 0, 0, RECURSIVE, 0, 0, 0, 0, 0] => Some(0),
-        // Who has just taken it, or is about to give it back, has not noted that yet, or not any
-        // more.
+        // A thread that has just taken it has not noted that yet; one about to release it has
+        // already removed the note.
         [1 | 2, _, owner, _, RECURSIVE, 0, 0, 0, 0, 0] => Some(owner),
         _ => None,
     }
 }
 
-/// The words of a process's memory between two addresses.
+/// Returns the words of a process's memory between two addresses.
 fn words(process: i32, (start, end): (u64, u64)) -> Vec<u32> {
     let mut bytes = vec![0; (end - start) as usize];
     let count = read_memory(process, start, &mut bytes).unwrap_or(0);
@@ -716,8 +714,8 @@ fn words(process: i32, (start, end): (u64, u64)) -> Vec<u32> {
     bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// The first of the loader's locks, which lie side by side in its data: the one that it holds while
-/// it loads or unloads.
+/// Returns the lock that the loader holds while it loads or unloads. It is the first of those that
+/// lie side by side in its data.
 pub(crate) fn load_lock(process: i32, parts: &[(u64, u64)]) -> Option<u64> {
     parts.iter().find_map(|part| {
         let words = words(process, *part);
@@ -728,7 +726,7 @@ pub(crate) fn load_lock(process: i32, parts: &[(u64, u64)]) -> Option<u64> {
     })
 }
 
-/// The threads that hold recursive mutexes in these parts of a process's memory.
+/// Returns the threads that hold recursive mutexes in these parts of a process's memory.
 pub(crate) fn owners(process: i32, parts: &[(u64, u64)]) -> Vec<u32> {
     let all = parts.iter().map(|part| words(process, *part));
     let mut found = Vec::new();

@@ -1,8 +1,8 @@
 //! Starts a program with cairn's recording library in it.
 //!
-//! The program shall not notice: it gets the arguments, the environment, the directory, the
-//! descriptors, the signals that it would get from the shell, and ends with the same status. What
-//! cannot be recorded is refused before it starts, with a reason and what to do instead.
+//! The program does not notice: it gets the arguments, the environment, the directory, the
+//! descriptors and the signals that it would get from the shell, and ends with the same status. A
+//! program that cannot be recorded is refused before it starts, with the reason and a remedy.
 //!
 //! ```no_run
 //! use cairn_run::{Event, Library, Program, Start};
@@ -19,16 +19,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | module | what is in it |
+//! | module | content |
 //! |---|---|
-//! | [`program`](Program) | which file a command is, and whether it can be recorded |
-//! | [`library`](Library) | the library, carried in this crate, as a file |
-//! | [`start`](Start) | the start, signals, the end |
-//! | [`outliving`](Outliving) | the program's end, where the command has no memory left |
-//! | [`detached`](start_detached) | work for later, in a process of its own |
-//! | `attach` | the library put into a process that runs already: `Target`; on x86-64 |
-//! | [`interrupts`](Interrupts) | the signals that ask a command to end |
-//! | [`announcements`](Announcements) | what the library says of the recordings that it began |
+//! | [`program`](Program) | finds the file of a command, and checks whether it can be recorded |
+//! | [`library`](Library) | writes the library, which this crate carries, to a file |
+//! | [`start`](Start) | starts the program, forwards signals, waits for the end |
+//! | [`outliving`](Outliving) | ends with the program when the command has no memory left |
+//! | [`detached`](start_detached) | starts work for later in a separate process |
+//! | `attach` | loads the library into a running process: `Target`; on x86-64 |
+//! | [`interrupts`](Interrupts) | receives the signals that ask a command to end |
+//! | [`announcements`](Announcements) | reads the library's announcements of recordings |
 
 #![cfg(target_os = "linux")]
 
@@ -57,7 +57,7 @@ pub use outliving::Outliving;
 pub use program::Program;
 pub use start::{End, Event, Running, Start, StartError, terminal_takes_lines};
 
-/// How large a page is, of which the kernel counts some things.
+/// Returns the size of a page in bytes; the kernel counts some things in pages.
 #[must_use]
 pub fn page_bytes() -> u64 {
     // SAFETY: only asks.

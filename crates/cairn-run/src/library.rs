@@ -17,7 +17,7 @@ const ALLOCATORS: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_ALLOCATORS"));
 /// The one that annotates blocks.
 #[cfg(has_library)]
 const ANNOTATE: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_ANNOTATE"));
-/// There is none for this processor.
+/// There is no library for this processor.
 #[cfg(not(has_library))]
 const BYTES: &[u8] = &[];
 /// As above.
@@ -34,9 +34,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// Makes sure that the library is in the user's cache directory, under a name with a hash of
-    /// its content, so that several versions live side by side and a program that runs keeps the
-    /// one it has.
+    /// Puts the library into the user's cache directory, under a name with a hash of its content.
+    /// Several versions live side by side, and a running program retains its own.
     ///
     /// Where there is no cache directory that no other user can write to or replace, or its path
     /// has a character that the loader takes for a separator, the directory is one below `/tmp`.
@@ -48,9 +47,9 @@ impl Library {
         Self::unpack_bytes(BYTES, "libcairn_preload")
     }
 
-    /// The same with the library for programs that use jemalloc, tcmalloc or mimalloc
-    /// ([`Program::uses_other_allocator`](crate::Program::uses_other_allocator)): it stands in
-    /// front of their own functions and of `operator new` as well.
+    /// Returns the library for programs that use jemalloc, tcmalloc or mimalloc. It also interposes
+    /// their own functions and `operator new`; see
+    /// [`Program::uses_other_allocator`](crate::Program::uses_other_allocator).
     ///
     /// # Errors
     ///
@@ -59,7 +58,7 @@ impl Library {
         Self::unpack_bytes(ALLOCATORS, "libcairn_preload_allocators")
     }
 
-    /// The library that records nothing, and puts in front of every block who allocated it.
+    /// Returns the library that records nothing, and puts in front of every block who allocated it.
     ///
     /// # Errors
     ///
@@ -106,7 +105,7 @@ fn directories() -> impl Iterator<Item = PathBuf> {
     cache.into_iter().chain([shared]).filter(|path| path.is_absolute() && is_one_word(path))
 }
 
-/// Whether the loader takes a path for one of a library, and not for several.
+/// Returns whether the loader takes a path for one of a library, and not for several.
 fn is_one_word(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ' | b'$'))
 }
@@ -124,7 +123,7 @@ fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathB
     if directory.read_own(name).and_then(|file| holds(file, content)).unwrap_or(false) {
         return Ok(path);
     }
-    // Beside the place and then renamed: whoever finds it finds it whole.
+    // Beside the place and then renamed: the one who finds it finds it whole.
     let (fresh, mut file) = fresh_file(&directory, name)?;
     let written = file.write_all(content).and_then(|()| directory.rename(&fresh, name));
     if written.is_err() {
@@ -133,8 +132,8 @@ fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathB
     written.map(|()| path)
 }
 
-/// A file beside `name` that nobody else writes to: neither another thread, nor a process that has
-/// the same number in another container and the same cache directory.
+/// Returns a file next to `name` that nobody else writes to. Neither does another thread, nor a
+/// process with the same PID in another container and the same cache directory.
 fn fresh_file(directory: &Directory, name: &OsStr) -> io::Result<(OsString, fs::File)> {
     let mut number = 0_u32;
     loop {
@@ -149,7 +148,7 @@ fn fresh_file(directory: &Directory, name: &OsStr) -> io::Result<(OsString, fs::
     }
 }
 
-/// Whether a file has this content.
+/// Returns whether a file has this content.
 fn holds(mut file: fs::File, content: &[u8]) -> io::Result<bool> {
     let mut piece = [0; 1 << 14];
     let mut rest = content;
@@ -163,13 +162,13 @@ fn holds(mut file: fs::File, content: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// As FNV-1a of 64 bits, but of eight bytes at a time: tells versions apart, and every start waits
-/// for it.
+/// Hashes as 64-bit FNV-1a, but eight bytes at a time. It distinguishes versions, and every start
+/// waits for it.
 fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks();
     let words = words.iter().map(|word| u64::from_le_bytes(*word));
     words.chain(rest.iter().map(|byte| u64::from(*byte))).fold(0xcbf2_9ce4_8422_2325, |hash, word| {
-        // What is in the upper bits alone comes to the lower ones.
+        // Mixes the upper bits into the lower ones.
         let mixed = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
         mixed ^ mixed >> 32
     })
@@ -180,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_unpack_at_once_all_find_it_whole() {
+    fn library_is_whole_after_concurrent_unpacking() {
         let directory = env::temp_dir().join(format!("cairn-unpacked-{}", process::id()));
         let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
         for round in 0..20 {
@@ -195,10 +194,10 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// The library was taken from a directory whose parents another user could replace, and from a
-    /// file that was not ours.
+    /// The library came from a directory whose parents another user could replace. Its file was not
+    /// ours.
     #[test]
-    fn library_is_not_taken_from_another_users_reach() {
+    fn library_refuses_files_of_other_users() {
         use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
         let directory = env::temp_dir().join(format!("cairn-library-{}", process::id()));

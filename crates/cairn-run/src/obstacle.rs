@@ -32,7 +32,7 @@ pub enum Obstacle {
         /// The file.
         path: PathBuf,
     },
-    /// It is glibc's loader, which is told by its arguments what to run.
+    /// It is glibc's loader, which is given by its arguments what to run.
     Loader {
         /// The file.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum Obstacle {
     OtherMachine {
         /// The file.
         path: PathBuf,
-        /// What it is for.
+        /// Purpose.
         machine: String,
     },
     /// It uses another loader than glibc's.
@@ -58,8 +58,8 @@ pub enum Obstacle {
         /// The loader.
         loader: String,
     },
-    /// It is built with a sanitizer that has to be the first of all libraries, and ends the program
-    /// where it is not.
+    /// The program has a sanitizer that must be the first library, and that ends the program
+    /// otherwise.
     Sanitizer {
         /// The file.
         path: PathBuf,
@@ -74,7 +74,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// True when the program could run, unrecorded.
+    /// Returns true when the program could run, unrecorded.
     #[must_use]
     pub const fn can_run(&self) -> bool {
         !matches!(self, Self::NotFound { .. } | Self::NotExecutable { .. })

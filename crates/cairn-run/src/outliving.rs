@@ -1,5 +1,4 @@
-//! What becomes of a program when this process has no memory left: it goes on, and its end is still
-//! this process's own.
+//! Lets a program go on when this process has no memory left; its end is still this process's own.
 //!
 //! A limit of the shell (`ulimit -v`, `ulimit -d`) holds for the command as well as for the
 //! program, and the command may be the one that needs more. Its end would be an abort in place of
@@ -42,13 +41,13 @@ pub(crate) fn note_start(process: c_int) {
     unsafe { libc::signal(libc::SIGABRT, aborted as *const () as libc::sighandler_t) };
 }
 
-/// Rust ends a process in this way where memory that is not the allocator's is missing, or the
-/// stack is at its end. It has said so.
+/// Rust aborts a process in this way on stack overflow, or without memory outside the allocator. It
+/// has said so.
 extern "C" fn aborted(_: c_int) {
     nothing_is_left();
 }
 
-/// Notes that it is none of this process's any more; with its end, where it ran at all.
+/// Notes that the program is no longer this process's, and its end if it ran.
 pub(crate) fn note_end(end: Option<End>) {
     if let Some(end) = end {
         END.store(

@@ -1,6 +1,6 @@
 //! Which file a command is, and whether a library can be put into it.
 //!
-//! What is told here is told before the program starts, from its file alone. The peers' wrappers
+//! All answers here come before the program starts, from its file alone. The peers' wrappers
 //! start first, and then wait for a library that never comes.
 
 use std::env;
@@ -86,8 +86,8 @@ impl Program {
         &self.name
     }
 
-    /// Whether it can be recorded. Of a script, the interpreter is looked at; of `/usr/bin/env`,
-    /// what it starts.
+    /// Returns whether it can be recorded. For a script, the interpreter is examined; for
+    /// `/usr/bin/env`, the program that it starts.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Program {
 }
 
 impl Program {
-    /// The GNU build id in its file, if there is one.
+    /// Returns the GNU build id in its file, if there is one.
     #[must_use]
     pub fn build_id(&self) -> Option<Vec<u8>> {
         let file = ReadCache::new(File::open(&self.path).ok()?);
@@ -124,8 +124,8 @@ impl Program {
         parsed.build_id().ok().flatten().map(<[u8]>::to_vec)
     }
 
-    /// Whether the loader finds jemalloc, tcmalloc or mimalloc for it, as shared libraries. The
-    /// loader itself is asked, by its own `--list`; nothing of the program runs.
+    /// Returns whether the loader finds jemalloc, tcmalloc or mimalloc for it, as shared libraries.
+    /// The loader itself is asked, by its own `--list`; nothing of the program runs.
     #[must_use]
     pub fn uses_other_allocator(&self) -> bool {
         const LOADER: &str = if cfg!(target_arch = "aarch64") {
@@ -147,7 +147,7 @@ impl Program {
     }
 }
 
-/// Whether this user may run the file.
+/// Returns whether this user may run the file.
 fn runnable(path: &Path) -> io::Result<()> {
     let text = CString::new(path.as_os_str().as_bytes())?;
     if fs::metadata(path)?.is_dir() {
@@ -160,14 +160,14 @@ fn runnable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// As much of a file as the kernel looks at for a script.
+/// As much of a file as the kernel reads for a script.
 fn start_of(path: &Path) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
     File::open(path)?.take(256).read_to_end(&mut start)?;
     Ok(start)
 }
 
-/// What a script's first line names; behind `env`, the program that this starts.
+/// Returns what a script's first line names; behind `env`, the program that this starts.
 fn interpreter(start: &[u8]) -> Option<PathBuf> {
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t' | b'\r')).filter(|word| !word.is_empty());
@@ -221,7 +221,7 @@ fn inspect_file(path: &Path, start: &[u8]) -> Result<(), Obstacle> {
     Ok(())
 }
 
-/// What the matter is with a program that names no loader.
+/// Returns what the matter is with a program that names no loader.
 fn without_loader(path: &Path) -> Obstacle {
     let real = fs::canonicalize(path).unwrap_or_default();
     let is_loader = real.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"));
@@ -242,7 +242,7 @@ fn machine_name(class: u8, machine: u16) -> String {
     }
 }
 
-/// Whether the kernel would run it with more rights than ours.
+/// Returns whether the kernel would run it with more rights than ours.
 fn gains_rights(path: &Path) -> Result<(), Obstacle> {
     let Ok(facts) = fs::metadata(path) else { return Ok(()) };
     // SAFETY: take nothing and cannot fail.
@@ -267,8 +267,8 @@ fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(text.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// The sanitizer's library that the program is linked with, if it is one that will not stand behind
-/// ours. Linked statically, it is an allocator of the program's own.
+/// Returns the sanitizer's library that the program is linked with, if it must come before ours.
+/// Linked statically, it is an allocator of the program's own.
 fn needed_sanitizer<'data, R: ReadRef<'data>>(
     header: &FileHeader64<Endianness>,
     endian: Endianness,
@@ -290,8 +290,8 @@ fn needed_sanitizer<'data, R: ReadRef<'data>>(
     names.map(|name| name.into_owned()).find(|name| is_sanitizer(name))
 }
 
-/// Whether the program itself defines `malloc`: all callers then get that one, or its own calls are
-/// no calls of a library.
+/// Returns whether the program itself defines `malloc`. All callers then use that one, or its own
+/// calls do not reach a library.
 fn has_own_malloc<'data, R: ReadRef<'data>>(
     header: &FileHeader64<Endianness>,
     endian: Endianness,

@@ -16,7 +16,7 @@ use std::{env, fmt, mem, ptr};
 
 use crate::{Library, Program, inherited, outliving};
 
-/// What to start.
+/// The program to start.
 #[derive(Debug)]
 pub struct Start<'a> {
     /// The program.
@@ -60,10 +60,10 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// Whether a line on the terminal behind standard error disturbs nobody: this process is in the
-/// foreground, and the terminal takes whole lines. A program that draws on the terminal, or reads
-/// its keys, has it for itself; and a terminal may stop a process in the background that writes to
-/// it.
+/// Returns whether a line on the terminal at standard error disturbs nobody. This process is then
+/// in the foreground, and the terminal takes whole lines. A program that draws on the terminal, or
+/// reads its keys, has it for itself; and a terminal may stop a process in the background that
+/// writes to it.
 #[must_use]
 pub fn terminal_takes_lines() -> bool {
     // SAFETY: zeros are a value of it, and the call only writes to it.
@@ -85,8 +85,8 @@ pub struct Running {
     failure: Failure,
 }
 
-/// A word that is shared with the child until it is another program: the number of the error when
-/// it does not become one. Not a pipe: under a tight limit there may be no descriptor left for it.
+/// A word shared with the child until it executes the program: the error number if that fails. Not
+/// a pipe: under a tight limit there may be no descriptor left for it.
 #[derive(Debug)]
 struct Failure(*mut c_int);
 
@@ -114,7 +114,7 @@ impl Drop for Failure {
     }
 }
 
-/// What [`Running::wait`] waited for.
+/// Event that [`Running::wait`] waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -157,7 +157,7 @@ impl Start<'_> {
             arguments.push(text(argument)?);
         }
         let environment = self.environment()?;
-        // What the shell does with a file that is neither a program nor has an interpreter.
+        // Imitates the shell for a file that is neither a program nor has an interpreter.
         let mut as_script = vec![c"sh".to_owned(), path.clone()];
         as_script.extend(arguments.iter().skip(1).cloned());
         let (arguments, as_script) = (pointers(&arguments), pointers(&as_script));
@@ -307,7 +307,7 @@ impl Running {
 }
 
 impl End {
-    /// What `waitpid` says.
+    /// Returns what `waitpid` says.
     pub(crate) fn of(status: c_int) -> Self {
         if libc::WIFSIGNALED(status) {
             Self::Signal(libc::WTERMSIG(status))

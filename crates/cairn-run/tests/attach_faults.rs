@@ -1,4 +1,4 @@
-//! What happens inside a process when a call that was injected into it goes wrong.
+//! Faults of calls that were injected into a process.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -27,8 +27,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a program that waits for a file, in the middle of a long `nanosleep`, and then says
-/// whether it was interrupted.
+/// Starts a program in a long `nanosleep` that waits for a file. The program prints whether it was
+/// interrupted.
 fn begin(directory: &Path) -> Child {
     let program = compile(
         directory,
@@ -59,7 +59,7 @@ fn stop(process: u32) {
 
 // Held before as well, by another way back, which this one has to be as good as.
 #[test]
-fn attach_takes_a_fault_in_the_library_back() {
+fn attach_recovers_from_a_fault_in_the_library() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("attach_faults");
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).unwrap();
@@ -93,7 +93,7 @@ fn attach_takes_a_fault_in_the_library_back() {
 
 // Before: "taking one of its threads failed: ...; it goes on as it was".
 #[test]
-fn attach_says_that_a_process_has_ended() {
+fn attach_reports_that_a_process_has_ended() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("attach_ended");
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).unwrap();

@@ -1,5 +1,4 @@
-//! What the library that is put into programs takes from them, and what it costs each of their
-//! threads.
+//! Imports of the library that is loaded into programs, and its cost for each of their threads.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -10,15 +9,15 @@ use cairn_run::Library;
 
 /// All that it may take from its surroundings, each for a reason.
 const TAKEN: &[&str] = &[
-    // What every shared library has from the linker's own start files.
+    // Symbols that every shared library has from the linker's own start files.
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "__cxa_finalize",
     "__gmon_start__",
-    // Of the caller's thread: its errno is saved and restored.
+    // The caller's errno is saved and restored.
     "__errno_location",
-    // Of the process: its first stack, its environment, its modules. Data, or functions without a
-    // lock.
+    // Properties of the process: its first stack, its environment, its modules. Data, or functions
+    // without a lock.
     "__libc_stack_end",
     "_dl_find_object",
     "_r_debug",
@@ -54,7 +53,7 @@ fn libraries() -> [Library; 2] {
 }
 
 #[test]
-fn the_library_takes_nothing_but_what_it_may() {
+fn library_imports_only_allowed_symbols() {
     for library in libraries() {
         let text = output_of(Command::new("nm").args(["-D", "--undefined-only"]).arg(library.path()));
         let name = |line: &str| line.split_whitespace().last().unwrap().split('@').next().unwrap().to_owned();
@@ -66,7 +65,7 @@ fn the_library_takes_nothing_but_what_it_may() {
 }
 
 #[test]
-fn its_names_have_no_versions_and_the_plain_one_has_none_of_cpp() {
+fn library_exports_no_versions_and_no_cpp_names() {
     let [plain, allocators] = libraries();
     let names =
         |library: &Library| output_of(Command::new("nm").args(["-D", "--defined-only"]).arg(library.path()));
@@ -77,7 +76,7 @@ fn its_names_have_no_versions_and_the_plain_one_has_none_of_cpp() {
 }
 
 #[test]
-fn threads_have_little_of_it() {
+fn library_uses_little_thread_local_storage() {
     for library in libraries() {
         let text = output_of(Command::new("readelf").arg("-lW").arg(library.path()));
         let line = text.lines().find(|line| line.trim_start().starts_with("TLS")).unwrap();

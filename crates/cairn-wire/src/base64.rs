@@ -1,9 +1,9 @@
-//! Base64 without allocation, as the two text forms here need it.
+//! Encodes and decodes base64 without allocation, for the two text forms here.
 //!
 //! Swift writes base64 without padding and accepts both alphabets; libwebsockets writes padding,
-//! and its reader accepts both alphabets, white space anywhere and missing padding. One decoder
-//! with those liberties serves both; it hands out bytes one at a time, so that a blob can be read
-//! out of a log line with no buffer for the line.
+//! and its reader accepts both alphabets, white space anywhere and missing padding. One tolerant
+//! decoder serves both; it yields bytes one at a time, so that a blob can be read out of a log line
+//! with no buffer for the line.
 
 use core::fmt;
 
@@ -50,23 +50,23 @@ pub fn encode(bytes: &[u8], padding: Padding, sink: &mut impl Sink) -> Result<()
 
 /// A character that base64 cannot have, or data after the padding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DecodeError {
+pub struct Base64Error {
     /// Index of the offending character in the text.
     pub offset: usize,
     /// The offending character.
     pub character: u8,
 }
 
-impl fmt::Display for DecodeError {
+impl fmt::Display for Base64Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "not base64: {:?} at character {}", char::from(self.character), self.offset)
     }
 }
 
-impl core::error::Error for DecodeError {}
+impl core::error::Error for Base64Error {}
 
-/// Puts bytes together from the characters of a base64 text, given one at a time: for a text that
-/// is not in one piece. Accepts what [`Decoder`] accepts.
+/// Decodes base64 from single characters, for a text that is not in one piece. Accepts what
+/// [`Base64Decoder`] accepts.
 ///
 /// ```
 /// use cairn_wire::base64::Assembler;
@@ -82,7 +82,7 @@ pub struct Assembler {
     padded: bool,
 }
 
-/// The character cannot be here in a base64 text.
+/// The character is not allowed at this position of a base64 text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotBase64;
 
@@ -93,7 +93,7 @@ impl Assembler {
         Self { bits: 0, bit_count: 0, padded: false }
     }
 
-    /// Takes the next character; gives a byte when one is complete.
+    /// Takes the next character; returns a byte when one is complete.
     ///
     /// # Errors
     ///
@@ -119,34 +119,34 @@ impl Assembler {
     }
 }
 
-/// Iterates over the bytes behind a base64 text.
+/// Iterates over the bytes that a base64 text encodes.
 ///
 /// Accepts `-` and `_` for `+` and `/`, white space anywhere, and missing padding. Left-over bits
 /// of the last group are ignored. After an error the iterator ends.
 ///
 /// ```
 /// use cairn_wire::base64;
-/// let bytes: Result<Vec<u8>, _> = base64::Decoder::new(b"Y2Fp\ncm4").collect();
+/// let bytes: Result<Vec<u8>, _> = base64::Base64Decoder::new(b"Y2Fp\ncm4").collect();
 /// assert_eq!(bytes?, b"cairn");
-/// # Ok::<(), base64::DecodeError>(())
+/// # Ok::<(), base64::Base64Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Decoder<'a> {
+pub struct Base64Decoder<'a> {
     text: &'a [u8],
     position: usize,
     assembler: Assembler,
 }
 
-impl<'a> Decoder<'a> {
-    /// A decoder at the first character of `text`.
+impl<'a> Base64Decoder<'a> {
+    /// Creates a decoder at the first character of `text`.
     #[must_use]
     pub const fn new(text: &'a [u8]) -> Self {
         Self { text, position: 0, assembler: Assembler::new() }
     }
 }
 
-impl Iterator for Decoder<'_> {
-    type Item = Result<u8, DecodeError>;
+impl Iterator for Base64Decoder<'_> {
+    type Item = Result<u8, Base64Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -158,7 +158,7 @@ impl Iterator for Decoder<'_> {
                 Ok(Some(byte)) => return Some(Ok(byte)),
                 Err(NotBase64) => {
                     self.position = self.text.len();
-                    return Some(Err(DecodeError { offset, character }));
+                    return Some(Err(Base64Error { offset, character }));
                 }
             }
         }
@@ -170,7 +170,7 @@ impl Iterator for Decoder<'_> {
 #[non_exhaustive]
 pub enum DecodeIntoError {
     /// A character that base64 cannot have, or data after the padding.
-    NotBase64(DecodeError),
+    NotBase64(Base64Error),
     /// The bytes do not fit into the buffer.
     BufferTooSmall {
         /// Size of the buffer.
@@ -191,8 +191,8 @@ impl fmt::Display for DecodeIntoError {
 
 impl core::error::Error for DecodeIntoError {}
 
-/// Decodes all of `text` to the start of `buffer` and returns the bytes. Accepts what [`Decoder`]
-/// accepts, faster.
+/// Decodes all of `text` to the start of `buffer` and returns the bytes. Accepts what
+/// [`Base64Decoder`] accepts, faster.
 ///
 /// # Errors
 ///
@@ -219,7 +219,7 @@ pub fn decode_into<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8], De
         groups += 1;
     }
     // The rest has white space, padding, an error, or less than a group.
-    let rest = Decoder { position: groups * 4, ..Decoder::new(text) };
+    let rest = Base64Decoder { position: groups * 4, ..Base64Decoder::new(text) };
     let mut used = groups * 3;
     for byte in rest {
         let byte = byte.map_err(DecodeIntoError::NotBase64)?;
@@ -229,7 +229,8 @@ pub fn decode_into<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8], De
     Ok(buffer.get(..used).unwrap_or_default())
 }
 
-/// True for the 66 characters of both alphabets; padding and white space are none of them.
+/// Returns true for the 66 characters of both alphabets; padding and white space are not among
+/// them.
 #[must_use]
 #[inline]
 pub const fn is_alphabet(character: u8) -> bool {
@@ -249,7 +250,7 @@ static SEXTETS: [u8; 256] = {
     table
 };
 
-/// The six bits of one character of either alphabet.
+/// Returns the six bits of one character of either alphabet.
 const fn sextet(character: u8) -> Option<u8> {
     match character {
         b'A'..=b'Z' => Some(character - b'A'),
@@ -268,7 +269,7 @@ mod tests {
     use std::{vec, vec::Vec};
 
     #[test]
-    fn text_of_every_group_length_comes_back() {
+    fn base64_round_trips_every_group_length() {
         for (bytes, padded) in
             [(&b""[..], ""), (b"f", "Zg=="), (b"fo", "Zm8="), (b"foo", "Zm9v"), (b"foob", "Zm9vYg==")]
         {
@@ -277,18 +278,18 @@ mod tests {
             encode(bytes, Padding::Written, &mut sink).unwrap();
             assert_eq!(sink.written(), padded.as_bytes());
             for text in [padded, padded.trim_end_matches('=')] {
-                let decoded: Result<Vec<u8>, _> = Decoder::new(text.as_bytes()).collect();
+                let decoded: Result<Vec<u8>, _> = Base64Decoder::new(text.as_bytes()).collect();
                 assert_eq!(decoded.unwrap(), bytes);
             }
         }
     }
 
     #[test]
-    fn decoding_into_a_buffer_agrees_with_the_iterator() {
+    fn base64_into_buffer_agrees_with_iterator() {
         for text in
             [&b""[..], b"Z", b"Zg", b"Zm9v\nYmFy", b"Zm9vYg==", b"Zm9v*mFy", b"Zg==Zg", b"Zm9vYmFyZm8="]
         {
-            let expected: Result<Vec<u8>, _> = Decoder::new(text).collect();
+            let expected: Result<Vec<u8>, _> = Base64Decoder::new(text).collect();
             let mut buffer = [0; 16];
             let decoded = decode_into(text, &mut buffer).map(<[u8]>::to_vec);
             assert_eq!(decoded, expected.map_err(DecodeIntoError::NotBase64));
@@ -301,8 +302,8 @@ mod tests {
     }
 
     #[test]
-    fn data_after_padding_is_refused_at_its_place() {
-        let decoded: Result<Vec<u8>, _> = Decoder::new(b"Zg==Zg").collect();
-        assert_eq!(decoded, Err(DecodeError { offset: 4, character: b'Z' }));
+    fn base64_refuses_data_after_padding() {
+        let decoded: Result<Vec<u8>, _> = Base64Decoder::new(b"Zg==Zg").collect();
+        assert_eq!(decoded, Err(Base64Error { offset: 4, character: b'Z' }));
     }
 }

@@ -1,7 +1,7 @@
 //! Bit streams: fields of any width, most significant bit first.
 //!
 //! A libwebsockets blob ([`lws`](crate::lws)) is one such stream, and a program may put its own
-//! fields behind the backtrace. So the writer and the reader are public, and know the two ways a
+//! fields after the backtrace. So the writer and the reader are public, and know the two ways a
 //! number lies in the stream:
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The spare bit is a slip of the original C loop that became the format. This writer always makes
-//! it 0 and this reader never looks at it, because builds of the C code by different compilers put
+//! it 0 and this reader ignores it, because builds of the C code by different compilers put
 //! different things there.
 //!
 //! ```
@@ -48,12 +48,12 @@ pub struct BitWriter<S> {
 }
 
 impl<S: Sink> BitWriter<S> {
-    /// A writer at the first bit of the first byte of `sink`.
+    /// Creates a writer at the first bit of the first byte of `sink`.
     pub const fn new(sink: S) -> Self {
         Self { sink, pending: 0, pending_bits: 0, delivered_bytes: 0 }
     }
 
-    /// Number of bits written so far.
+    /// Returns the number of bits written so far.
     #[must_use]
     pub fn position_bits(&self) -> u64 {
         self.delivered_bytes.wrapping_mul(8).wrapping_add(u64::from(self.pending_bits))
@@ -99,7 +99,7 @@ impl<S: Sink> BitWriter<S> {
         self.bits(0, 1)
     }
 
-    /// Writes zero bits up to the next byte border.
+    /// Writes zero bits up to the next byte boundary.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl<S: Sink> BitWriter<S> {
         self.bits(0, self.pending_bits.wrapping_neg() % 8)
     }
 
-    /// Fills the last byte with zero bits, delivers what is pending, and gives the sink back.
+    /// Fills the last byte with zero bits, delivers what is pending, and returns the sink.
     ///
     /// # Errors
     ///
@@ -137,25 +137,25 @@ impl<'a> BitReader<'a> {
     /// How many bits [`window`](Self::window) shows at the least.
     pub const WINDOW_BITS: u32 = 57;
 
-    /// A reader at the first bit of `bytes`.
+    /// Creates a reader at the first bit of `bytes`.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, position_bits: 0, end_bits: (bytes.len() as u64).saturating_mul(8) }
     }
 
-    /// Number of bits before the next one.
+    /// Returns the number of bits before the next one.
     #[must_use]
     pub const fn position_bits(&self) -> u64 {
         self.position_bits
     }
 
-    /// Number of bits left.
+    /// Returns the number of bits left.
     #[must_use]
     pub const fn remaining_bits(&self) -> u64 {
         self.end_bits - self.position_bits
     }
 
-    /// The next bits without moving: bit 63 of the answer is the next one. At least
+    /// Returns the next bits without moving: bit 63 of the answer is the next one. At least
     /// [`WINDOW_BITS`](Self::WINDOW_BITS) bits are shown; past the end of the bytes they are 0.
     ///
     /// With this a decoder takes several narrow fields out of one load.
@@ -171,7 +171,7 @@ impl<'a> BitReader<'a> {
         word << (self.position_bits % 8)
     }
 
-    /// The bytes from `byte` on, when fewer than eight are left.
+    /// Returns the bytes from `byte` on, when fewer than eight are left.
     fn last_window(&self, byte: usize) -> u64 {
         match self.bytes.last_chunk() {
             Some(chunk) => {
@@ -198,7 +198,7 @@ impl<'a> BitReader<'a> {
         Some(())
     }
 
-    /// The next `count` bits as a number. A `count` above 64 counts as 64.
+    /// Returns the next `count` bits as a number. A `count` above 64 counts as 64.
     #[inline]
     pub fn bits(&mut self, count: u32) -> Option<u64> {
         let count = count.min(64);
@@ -213,7 +213,8 @@ impl<'a> BitReader<'a> {
         Some(top_bits(start.window(), 32) << low_count | top_bits(low.window(), low_count))
     }
 
-    /// The next libwebsockets field of `count` bits; its spare bit must be there and is ignored.
+    /// Returns the next libwebsockets field of `count` bits; its spare bit must be there and is
+    /// ignored.
     #[inline]
     pub fn field(&mut self, count: u32) -> Option<u64> {
         let mut after = *self;
@@ -224,7 +225,7 @@ impl<'a> BitReader<'a> {
     }
 }
 
-/// A mask of the low `count` bits, `count` up to 64.
+/// Returns a mask of the low `count` bits, `count` up to 64.
 #[inline]
 const fn low_mask(count: u32) -> u64 {
     match u64::MAX.checked_shr(64 - count) {
@@ -233,7 +234,7 @@ const fn low_mask(count: u32) -> u64 {
     }
 }
 
-/// The top `count` bits of `word` as a number, `count` up to 64.
+/// Returns the top `count` bits of `word` as a number, `count` up to 64.
 #[inline]
 pub(crate) const fn top_bits(word: u64, count: u32) -> u64 {
     match word.checked_shr(64 - count) {
@@ -249,7 +250,7 @@ mod tests {
     use cairn_format::{CountingSink, SliceSink};
 
     #[test]
-    fn fields_of_every_width_at_every_bit_offset_come_back() {
+    fn bits_round_trip_every_width_and_offset() {
         for offset in 0..=64 {
             for width in 0..=64 {
                 let value = 0x9e37_79b9_7f4a_7c15_u64;
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_whose_spare_bit_is_missing_is_not_read() {
+    fn bits_refuse_a_field_without_spare_bit() {
         let mut reader = BitReader::new(&[0xff]);
         assert_eq!(reader.field(8), None);
         assert_eq!(reader.position_bits(), 0);
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_sink_refuses_a_word_and_keeps_the_position() {
+    fn bits_keep_position_when_sink_is_full() {
         let mut buffer = [0; 7];
         let mut writer = BitWriter::new(SliceSink::new(&mut buffer));
         writer.bits(0, 60).unwrap();
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_gives_the_bytes_that_finish_delivers() {
+    fn bits_count_equals_finished_bytes() {
         let mut writer = BitWriter::new(CountingSink::default());
         writer.bits(1, 33).unwrap();
         writer.bits(1, 33).unwrap();

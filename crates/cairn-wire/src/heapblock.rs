@@ -1,5 +1,5 @@
-//! Blocks that say who made them, in 16 bytes: cairn's own annotation, found again in any memory
-//! image.
+//! Annotates heap blocks with their size and stack in 16 bytes; any memory image can be searched
+//! for them.
 //!
 //! Two older layouts exist: [`lws::metadata`](crate::lws::metadata), small and hard to find,
 //! because nothing in it is constant, and [`heapprof`](crate::heapprof), easy to find and 152 bytes
@@ -26,10 +26,8 @@
 //! Words have 32 bits and the byte order of the machine, on 64-bit machines as on others.
 //!
 //! - [`Header`] is what a header says; [`Header::to_words`] and [`Header::from_words`] (bytes:
-//!   [`Header::to_bytes`], [`Header::from_bytes`]) are the one definition for whoever writes and
-//!   whoever searches.
-//! - [`guard`] is the pattern behind the user's data: who writes past the end of a block is found
-//!   out by it.
+//!   [`Header::to_bytes`], [`Header::from_bytes`]) define the bytes for writers and for searches.
+//! - [`guard`] is the pattern after the user's data: it reveals writes past the end of a block.
 //! - [`inline_stack`] is for images without a stack table: the Compact Backtrace Format, in front
 //!   of the header.
 //! - [`stack_table`] is the table in the program's memory that the numbers refer to.
@@ -37,13 +35,13 @@
 //!   and its lists are.
 //!
 //! ```
-//! use cairn_wire::heapblock::{ByteOrder, Header, StackReference, State};
+//! use cairn_wire::heapblock::{ByteOrder, Header, StackReference, BlockState};
 //!
 //! let header = Header::new(100, StackReference::Number(7), 4, true).unwrap();
 //! let bytes = header.to_bytes(0x7f00_0000_1010, ByteOrder::LittleEndian);
 //!
 //! let (found, state) = Header::from_bytes(bytes, 0x7f00_0000_1010, ByteOrder::LittleEndian)?;
-//! assert_eq!((found, state), (header, State::Live));
+//! assert_eq!((found, state), (header, BlockState::Live));
 //! assert_eq!((found.size_bytes(), found.prefix_bytes(), found.guard_bytes()), (100, 16, 4));
 //!
 //! // The same bytes elsewhere are a copy and no block.
@@ -59,19 +57,19 @@
 //! - **The magic comes last**, so that a search compares one aligned word in 16 bytes and hashes
 //!   one place in 65,536.
 //! - **The address is in the check**: a header on the stack of who made it, in a copy of the block,
-//!   in a page that was moved is none. It is added and not hashed, so a header tells the address
+//!   in a page that was moved is none. It is added and not hashed, so a header reveals the address
 //!   that it was made for ([`Header::implied_address`]): a dump whose load address nobody wrote
-//!   down tells it by itself.
+//!   down reveals it by itself.
 //! - **Freeing changes the magic alone**, one store. The check still holds for the old one, so a
-//!   freed block is told from chance, and a second `free` is noticed.
+//!   freed block is given from chance, and a second `free` is noticed.
 //! - **The alignment, not the distance** to the underlying allocation, which follows from it: 5
 //!   bits in place of 31.
 //!
-//! # How likely a block is found that is none
+//! # Probability of false blocks
 //!
 //! 16 bits of magic and 32 of check must agree by chance: 2^-48 for a place in random bytes. That
 //! is 0.0000024 blocks in 10 GB searched at every 16th byte, and 0.0000095 at every fourth. In
-//! memory that is not random the magic may be frequent, and the check alone tells 1 in 2^32; it
+//! memory that is not random the magic may be frequent, and the check alone errs once in 2^32; it
 //! depends on all other bits, as a test measures.
 
 mod anchor;
@@ -84,6 +82,6 @@ pub mod stack_table;
 pub use anchor::{ANCHOR_BYTES, ANCHOR_MAGIC, Anchor, AnchorError, BlockLayout};
 pub use byte_order::ByteOrder;
 pub use header::{
-    FREED_MAGIC, HEADER_BYTES, Header, HeaderError, LIVE_MAGIC, MAX_ALIGNMENT_LOG2, SIZE_LIMIT, StackKind,
-    StackReference, State,
+    BlockState, FREED_MAGIC, HEADER_BYTES, Header, HeaderError, LIVE_MAGIC, MAX_ALIGNMENT_LOG2, SIZE_LIMIT,
+    StackKind, StackReference,
 };

@@ -13,10 +13,10 @@
 //! let stack = [0x0800_1234, 0x0800_0f42].map(|address| Frame::ReturnAddress(AbsoluteAddress::new(address)));
 //! let mut buffer = [0; 32];
 //! let mut sink = SliceSink::new(&mut buffer);
-//! cbf::encode(stack, WordSize::Bits32, cbf::Dialect::Strict, &mut sink)?;
+//! cbf::encode(stack, WordSize::Bits32, cbf::CbfDialect::Strict, &mut sink)?;
 //!
 //! // Later, on another machine: decode the stack.
-//! let frames: Result<Vec<Frame>, _> = cbf::Decoder::new(sink.written(), cbf::Rules::STRICT).collect();
+//! let frames: Result<Vec<Frame>, _> = cbf::CbfDecoder::new(sink.written(), cbf::Rules::STRICT).collect();
 //! assert_eq!(frames?, stack);
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
@@ -47,8 +47,8 @@
 //! than its output is asked for.
 //!
 //! *Strict* decoders refuse what the format's document does not allow, and say at which byte or
-//! bit. *Lenient* ones return what can be had, with a list of findings, and never fewer frames than
-//! the strict ones.
+//! bit. *Lenient* ones return as much as possible, with a list of findings, and never fewer frames
+//! than the strict ones.
 //!
 //! # Where the published documents are wrong
 //!
@@ -64,7 +64,7 @@
 //! - [`cif`]: counts with a useless leading byte, prefix codes cut to too few bytes, framework
 //!   names that overflow.
 //! - [`xnu`]: the last entry that exactly fits a buffer is written but not counted.
-//! - [`heapprof`]: a stray magic word in user data swallows the block behind it.
+//! - [`heapprof`]: a stray magic word in user data swallows the block after it.
 //! - [`tracker`]: a module that takes the place of another keeps the other's range.
 
 #![no_std]

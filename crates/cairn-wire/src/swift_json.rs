@@ -1,7 +1,7 @@
 //! Swift's JSON of a backtrace: the architecture, the frames, and the modules they lie in.
 //!
 //! ```
-//! use cairn_wire::cbf::{Decoder, Rules};
+//! use cairn_wire::cbf::{CbfDecoder, Rules};
 //! use cairn_format::{AbsoluteAddress, Frame, WordSize};
 //! use cairn_wire::swift_json;
 //!
@@ -12,7 +12,7 @@
 //!
 //! let mut buffer = [0; 64];
 //! let record = document.backtrace.decode_base64(&mut buffer)?;
-//! let first = Decoder::new(record, Rules::LENIENT).next();
+//! let first = CbfDecoder::new(record, Rules::LENIENT).next();
 //! assert_eq!(first, Some(Ok(Frame::ProgramCounter(AbsoluteAddress::new(0x401000)))));
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
@@ -26,12 +26,12 @@
 //! ```
 //!
 //! The keys come in any order (Swift's own encoder does not fix one), and others may be between
-//! them; those are passed over whatever they hold. Swift writes base64 without padding and reads it
+//! them; those are skipped whatever they hold. Swift writes base64 without padding and reads it
 //! with or without, in both alphabets; its JSON encoder writes the `/` of base64 as `\/`, so that
-//! the base64 in a text is not always what it seems. The bytes within are told in
+//! the base64 in a text may contain backslashes. The bytes within are described in
 //! [`cbf`](crate::cbf) and [`cif`](crate::cif).
 //!
-//! A known key that comes twice is refused: readers do not agree on which one counts, and a
+//! A known key that occurs twice is refused: readers do not agree on which one counts, and a
 //! backtrace that means one thing here and another there is worse than none.
 //!
 //! # Why not serde
@@ -68,16 +68,15 @@ pub struct Document<'a> {
 }
 
 impl Document<'_> {
-    /// The word size of the architecture, if it is a known one. The backtrace and the image map
-    /// state their own; this is to check them by.
+    /// Returns the word size of the architecture, if it is a known one. The backtrace and the image
+    /// map state their own; this is to check them by.
     #[must_use]
     pub fn word_size(&self) -> Option<WordSize> {
         ARCHITECTURES.iter().find(|(name, _)| self.architecture == **name).map(|&(_, word_size)| word_size)
     }
 }
 
-/// The word size of the machine that Swift, LLVM or Linux calls `architecture`, or `None` when the
-/// name is not known.
+/// Returns the word size of an architecture that Swift, LLVM or Linux names; `None` if unknown.
 ///
 /// ```
 /// use cairn_format::WordSize;
@@ -90,8 +89,8 @@ pub fn word_size_of(architecture: &str) -> Option<WordSize> {
     ARCHITECTURES.iter().find(|(name, _)| *name == architecture).map(|&(_, word_size)| word_size)
 }
 
-/// Swift itself names its machines x86_64, i386, arm64 and arm; the others are what tools around it
-/// write.
+/// Names and word sizes of architectures. Swift itself writes x86_64, i386, arm64 and arm; tools
+/// around it write the others.
 const ARCHITECTURES: [(&str, WordSize); 34] = {
     use WordSize::{Bits16, Bits32, Bits64};
     [
@@ -132,26 +131,26 @@ const ARCHITECTURES: [(&str, WordSize); 34] = {
     ]
 };
 
-/// What is wrong with a text, and where.
+/// Reports a fault in a text and its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReadError {
+pub struct SwiftJsonError {
     /// Offset of the first byte that is wrong, or of the end of the text when something is missing.
     pub offset: usize,
-    /// What is wrong there.
-    pub kind: ReadErrorKind,
+    /// Kind of the fault.
+    pub kind: SwiftJsonErrorKind,
 }
 
 /// The ways in which a text can be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum ReadErrorKind {
+pub enum SwiftJsonErrorKind {
     /// The bytes are not UTF-8.
     NotUtf8,
     /// The text is over before the JSON is.
     UnexpectedEnd,
     /// Another byte was expected by the grammar of JSON.
     NotJson {
-        /// What should have been here.
+        /// The expected content.
         expected: &'static str,
     },
     /// A control character in a string that should have been escaped.
@@ -160,7 +159,7 @@ pub enum ReadErrorKind {
     BadEscape,
     /// More than [`MAX_DEPTH`] objects and arrays within each other.
     TooDeep,
-    /// One of the three known keys comes twice.
+    /// One of the three known keys occurs twice.
     DuplicateKey,
     /// The value of a known key is not a string.
     NotAString {
@@ -176,51 +175,50 @@ pub enum ReadErrorKind {
     TrailingData,
 }
 
-impl fmt::Display for ReadError {
+impl fmt::Display for SwiftJsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            ReadErrorKind::NotUtf8 => f.write_str("not UTF-8"),
-            ReadErrorKind::UnexpectedEnd => f.write_str("the JSON text is cut off"),
-            ReadErrorKind::NotJson { expected } => write!(f, "not JSON: expected {expected}"),
-            ReadErrorKind::ControlCharacter => f.write_str("not JSON: a control character in a string"),
-            ReadErrorKind::BadEscape => f.write_str("not JSON: a wrong escape in a string"),
-            ReadErrorKind::TooDeep => write!(f, "more than {MAX_DEPTH} values within each other"),
-            ReadErrorKind::DuplicateKey => f.write_str("a key comes twice"),
-            ReadErrorKind::NotAString { key } => write!(f, "the value of {key:?} is not a string"),
-            ReadErrorKind::MissingKey { key } => write!(f, "no key {key:?}"),
-            ReadErrorKind::TrailingData => f.write_str("data after the JSON object"),
+            SwiftJsonErrorKind::NotUtf8 => f.write_str("not UTF-8"),
+            SwiftJsonErrorKind::UnexpectedEnd => f.write_str("the JSON text is cut off"),
+            SwiftJsonErrorKind::NotJson { expected } => write!(f, "not JSON: expected {expected}"),
+            SwiftJsonErrorKind::ControlCharacter => f.write_str("not JSON: a control character in a string"),
+            SwiftJsonErrorKind::BadEscape => f.write_str("not JSON: a wrong escape in a string"),
+            SwiftJsonErrorKind::TooDeep => write!(f, "more than {MAX_DEPTH} values within each other"),
+            SwiftJsonErrorKind::DuplicateKey => f.write_str("a key comes twice"),
+            SwiftJsonErrorKind::NotAString { key } => write!(f, "the value of {key:?} is not a string"),
+            SwiftJsonErrorKind::MissingKey { key } => write!(f, "no key {key:?}"),
+            SwiftJsonErrorKind::TrailingData => f.write_str("data after the JSON object"),
         }?;
         write!(f, ", at byte {}", self.offset)
     }
 }
 
-impl core::error::Error for ReadError {}
+impl core::error::Error for SwiftJsonError {}
 
 /// Reads a text that is one backtrace.
 ///
 /// # Errors
 ///
-/// [`ReadError`] when the text is not JSON, or not that of a backtrace. Whether the base64 is any,
-/// and what it holds, is found out when it is decoded.
+/// [`SwiftJsonError`] when the text is not JSON, or not that of a backtrace. Whether the base64 is
+/// any, and what it holds, is found out when it is decoded.
 ///
 /// ```
-/// use cairn_wire::swift_json::{ReadErrorKind, read};
+/// use cairn_wire::swift_json::{SwiftJsonErrorKind, read};
 /// let error = read(br#"{"architecture": "arm64"}"#).unwrap_err();
-/// assert_eq!(error.kind, ReadErrorKind::MissingKey { key: "backtrace" });
+/// assert_eq!(error.kind, SwiftJsonErrorKind::MissingKey { key: "backtrace" });
 /// assert_eq!(error.to_string(), r#"no key "backtrace", at byte 24"#);
 /// ```
-pub fn read(text: &[u8]) -> Result<Document<'_>, ReadError> {
+pub fn read(text: &[u8]) -> Result<Document<'_>, SwiftJsonError> {
     let (document, rest) = read_first(text)?;
     let blank = rest.iter().take_while(|byte| scanner::is_space(**byte)).count();
     if blank < rest.len() {
         let offset = text.len() - rest.len() + blank;
-        return Err(ReadError { offset, kind: ReadErrorKind::TrailingData });
+        return Err(SwiftJsonError { offset, kind: SwiftJsonErrorKind::TrailingData });
     }
     Ok(document)
 }
 
-/// Reads the backtrace at the start of `text`, and gives what follows it: for texts one after the
-/// other.
+/// Reads the backtrace at the start of `text`, and returns the rest, for texts one after the other.
 ///
 /// # Errors
 ///
@@ -232,13 +230,13 @@ pub fn read(text: &[u8]) -> Result<Document<'_>, ReadError> {
 /// let (document, rest) = read_first(lines)?;
 /// assert_eq!(document.architecture, "arm64");
 /// assert_eq!(rest, b"\n{\"arch");
-/// # Ok::<(), cairn_wire::swift_json::ReadError>(())
+/// # Ok::<(), cairn_wire::swift_json::SwiftJsonError>(())
 /// ```
-pub fn read_first(text: &[u8]) -> Result<(Document<'_>, &[u8]), ReadError> {
+pub fn read_first(text: &[u8]) -> Result<(Document<'_>, &[u8]), SwiftJsonError> {
     let mut scanner = Scanner::new(text);
     scanner.skip_space();
     scanner.expect(b'{', "an object")?;
-    let mut found = Found::default();
+    let mut found = Members::default();
     scanner.skip_space();
     if !scanner.eat(b'}') {
         loop {
@@ -251,7 +249,8 @@ pub fn read_first(text: &[u8]) -> Result<(Document<'_>, &[u8]), ReadError> {
             scanner.skip_space();
         }
     }
-    let missing = |key| ReadError { offset: scanner.position() - 1, kind: ReadErrorKind::MissingKey { key } };
+    let missing =
+        |key| SwiftJsonError { offset: scanner.position() - 1, kind: SwiftJsonErrorKind::MissingKey { key } };
     let document = Document {
         architecture: found.architecture.ok_or(missing("architecture"))?,
         backtrace: found.backtrace.ok_or(missing("backtrace"))?,
@@ -262,7 +261,7 @@ pub fn read_first(text: &[u8]) -> Result<(Document<'_>, &[u8]), ReadError> {
 
 /// The known members seen so far.
 #[derive(Default)]
-struct Found<'a> {
+struct Members<'a> {
     architecture: Option<JsonText<'a>>,
     backtrace: Option<JsonText<'a>>,
     image_map: Option<JsonText<'a>>,
@@ -270,9 +269,9 @@ struct Found<'a> {
     image_map_is_null: bool,
 }
 
-impl<'a> Found<'a> {
-    /// One key and its value.
-    fn read_member(&mut self, scanner: &mut Scanner<'a>) -> Result<(), ReadError> {
+impl<'a> Members<'a> {
+    /// Returns one key and its value.
+    fn read_member(&mut self, scanner: &mut Scanner<'a>) -> Result<(), SwiftJsonError> {
         let key_offset = scanner.position();
         let key = scanner.string("a key")?;
         scanner.skip_space();
@@ -288,15 +287,15 @@ impl<'a> Found<'a> {
             return scanner.skip_value();
         };
         if slot.is_some() || (name == "imageMap" && self.image_map_is_null) {
-            return Err(ReadError { offset: key_offset, kind: ReadErrorKind::DuplicateKey });
+            return Err(SwiftJsonError { offset: key_offset, kind: SwiftJsonErrorKind::DuplicateKey });
         }
         if name == "imageMap" && scanner.peek() == Some(b'n') {
             self.image_map_is_null = true;
             return scanner.skip_value();
         }
         if scanner.peek().is_some_and(|byte| byte != b'"') {
-            let kind = ReadErrorKind::NotAString { key: name };
-            return Err(ReadError { offset: scanner.position(), kind });
+            let kind = SwiftJsonErrorKind::NotAString { key: name };
+            return Err(SwiftJsonError { offset: scanner.position(), kind });
         }
         *slot = Some(scanner.string("a string")?);
         Ok(())
@@ -339,7 +338,7 @@ pub fn write(
     sink.put(b"\"}")
 }
 
-/// The inside of a JSON string: only what must be escaped is.
+/// Returns the inside of a JSON string: only what must be escaped is.
 fn write_escaped(text: &str, sink: &mut impl Sink) -> Result<(), SinkFull> {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut rest = text.as_bytes();

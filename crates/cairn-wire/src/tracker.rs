@@ -15,24 +15,24 @@
 //!
 //! A path is UTF-16 without a terminator; built for a system whose `wchar_t` has four bytes, it is
 //! UTF-32. Neither that nor the word size (8 or 4 bytes) is written anywhere: give both as a
-//! [`Layout`], or let [`Layout::guess`] try what reads the file to its end.
+//! [`TrackerLayout`], or let [`TrackerLayout::guess`] try what reads the file to its end.
 //!
 //! - [`Reader`] iterates over the events; [`Writer`] makes recordings.
-//! - [`Timeline`] follows the modules and tells for each stack which module and which offset an
-//!   address was in *at that place of the file*. Timestamps are wall clock and may go back; the
+//! - [`Timeline`] follows the modules and resolves each address of a stack to the module and the
+//!   offset it had *at that place of the file*. Timestamps are wall clock and may go back; the
 //!   order in the file is the order of truth.
 //!
 //! ```
 //! use cairn_format::{AbsoluteAddress, ModuleOffset, SliceSink};
-//! use cairn_wire::tracker::{Change, Layout, ModuleSlot, Reader, Timeline, Writer};
+//! use cairn_wire::tracker::{Change, TrackerLayout, ModuleSlot, Reader, Timeline, Writer};
 //! let mut buffer = [0; 100];
-//! let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+//! let mut writer = Writer::new(SliceSink::new(&mut buffer), TrackerLayout::WINDOWS_64);
 //! writer.module_loaded(1_000, r"C:\app.exe", AbsoluteAddress::new(0x7ff6_0000_0000), 0x3000)?;
 //! writer.stack(2_000, [0x7ff6_0000_0123, 0x10].map(AbsoluteAddress::new))?;
 //! let recording = writer.into_sink().into_written();
 //!
 //! let mut slots = [ModuleSlot::EMPTY; 8];
-//! let mut timeline = Timeline::new(Reader::new(recording, Layout::WINDOWS_64), &mut slots);
+//! let mut timeline = Timeline::new(Reader::new(recording, TrackerLayout::WINDOWS_64), &mut slots);
 //! while let Some(step) = timeline.step() {
 //!     if let Change::Stack(stack) = step?.change {
 //!         let places: Vec<_> = stack.frames().map(|frame| frame.place.map(|place| place.offset)).collect();
@@ -43,13 +43,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Where the reference differs from what one would expect
+//! # Surprises of the reference
 //!
 //! - When its 1 MiB buffer is full, the recorder drops each *part* of an event that does not fit
-//!   but still writes smaller parts behind it, so the tail of such a recording is out of step. Its
+//!   but still writes smaller parts after it, so the tail of such a recording is out of step. Its
 //!   last byte is never used.
 //! - The player skips an event of unknown code after its first 9 bytes, out of step from there; it
-//!   delivers a cut stack with no addresses, and drops other cut events without a word.
+//!   delivers a cut stack with no addresses, and drops other cut events silently.
 //!   [`Reader::like_reference`] does the same.
 //! - A module loaded over another takes the other's *range* in the player, and with it addresses
 //!   that are not its own. [`Timeline::like_reference`] does the same.
@@ -65,9 +65,14 @@ mod tree;
 mod writer;
 
 pub use path::{CharWidth, Chars, ModulePath};
-pub use reader::{Addresses, Event, Guess, Layout, ReadError, ReadErrorKind, Reader, Record};
+pub use reader::{
+    Event, Guess, Reader, StackAddresses, TrackerLayout, TrackerReadError, TrackerReadErrorKind,
+    TrackerRecord,
+};
 pub use timeline::{
     Change, EventPlace, Finding, ModulePlace, ModuleSlot, ResolvedFrame, ResolvedStack, Step, Timeline,
     TimelineError, TimelineErrorKind,
 };
-pub use writer::{MAX_PATH_UNITS, MAX_STACK_ADDRESSES, PathText, WriteError, WriteErrorKind, Writer};
+pub use writer::{
+    MAX_PATH_UNITS, MAX_STACK_ADDRESSES, PathText, TrackerWriteError, TrackerWriteErrorKind, Writer,
+};

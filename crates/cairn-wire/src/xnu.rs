@@ -25,15 +25,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Where the kernel differs from what one would expect
+//! # Surprises of the kernel
 //!
 //! - The kernel's pack function writes an entry that fits exactly, but does not count it: `n`
 //!   entries need `n * width + 1` bytes. Here an entry that is written is counted;
-//!   [`Capacity::Xnu`] reproduces the kernel's count.
+//!   [`PackCapacity::Xnu`] reproduces the kernel's count.
 //! - An address out of reach of a signed 32-bit distance does not survive: x86-64 kernels store the
 //!   distance of a fixed function instead, arm64 release kernels keep the low 32 bits (debug
 //!   kernels stop). Here it is an error, unless [`OutOfReach`] says otherwise.
-//! - The kernel's unpack function passes over bytes behind the last whole entry; for plain words it
+//! - The kernel's unpack function skips bytes after the last whole entry; for plain words it
 //!   even copies them into the next slot without counting it. [`unpack`] refuses such a size,
 //!   [`unpack_lenient`] reports the bytes.
 
@@ -41,7 +41,7 @@ use core::fmt;
 
 use cairn_format::{AbsoluteAddress, Sink};
 
-/// How addresses stand in a packed buffer.
+/// Forms of addresses in a packed buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Packing {
     /// `BTP_NONE`: whole 64-bit words, little-endian.
@@ -54,7 +54,7 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// Bytes of one entry: 8 or 4.
+    /// Returns bytes of one entry: 8 or 4.
     #[must_use]
     pub const fn entry_bytes(self) -> usize {
         match self {
@@ -66,23 +66,23 @@ impl Packing {
 
 /// Which of the entries that fit into the buffer are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub enum Capacity {
+pub enum PackCapacity {
     /// All of them.
     #[default]
     Exact,
     /// All but one that ends at the very end of the buffer, as the kernel counts. That entry is in
-    /// memory all the same.
+    /// memory nevertheless.
     Xnu,
 }
 
-/// What becomes of an address that is 2 GiB or more away from the kernel's base.
+/// Treatment of an address that is 2 GiB or more away from the kernel's base.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum OutOfReach {
     /// Packing stops with [`PackErrorKind::OutOfReach`].
     #[default]
     Error,
-    /// This address is stored instead, as x86-64 kernels do; of *its* distance only the low 32 bits
-    /// are kept.
+    /// This address is stored instead, as in x86-64 kernels. Only the low 32 bits of *its* distance
+    /// are retained.
     Sentinel(AbsoluteAddress),
     /// The low 32 bits of the distance are stored, as arm64 release kernels do. Unpacking yields
     /// another address.
@@ -93,32 +93,32 @@ pub enum OutOfReach {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packer {
     packing: Packing,
-    capacity: Capacity,
+    capacity: PackCapacity,
     out_of_reach: OutOfReach,
 }
 
-/// What [`Packer::pack`] did.
+/// Result of [`Packer::pack`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packed {
     /// Bytes of the entries counted.
     pub size_bytes: usize,
     /// Entries counted.
     pub count: usize,
-    /// True when addresses were left over for lack of room (with [`Capacity::Xnu`]: also when the
-    /// last entry in the buffer is not counted).
+    /// True if addresses did not fit. With [`PackCapacity::Xnu`] also if the last entry in the
+    /// buffer is not counted.
     pub truncated: bool,
 }
 
 impl Packer {
-    /// A packer that counts exactly and refuses addresses out of reach.
+    /// Creates a packer that counts exactly and refuses addresses out of reach.
     #[must_use]
     pub const fn new(packing: Packing) -> Self {
-        Self { packing, capacity: Capacity::Exact, out_of_reach: OutOfReach::Error }
+        Self { packing, capacity: PackCapacity::Exact, out_of_reach: OutOfReach::Error }
     }
 
     /// Counts entries by another rule.
     #[must_use]
-    pub const fn capacity(self, capacity: Capacity) -> Self {
+    pub const fn capacity(self, capacity: PackCapacity) -> Self {
         Self { capacity, ..self }
     }
 
@@ -128,8 +128,8 @@ impl Packer {
         Self { out_of_reach, ..self }
     }
 
-    /// Writes as many addresses as fit to the start of `buffer`, innermost first; bytes behind them
-    /// stay as they are.
+    /// Writes as many addresses as fit into `buffer`, innermost first. The bytes after them stay
+    /// unchanged.
     ///
     /// # Errors
     ///
@@ -138,12 +138,12 @@ impl Packer {
     ///
     /// ```
     /// use cairn_format::AbsoluteAddress;
-    /// use cairn_wire::xnu::{Capacity, Packer, Packing};
+    /// use cairn_wire::xnu::{PackCapacity, Packer, Packing};
     /// let stack = [AbsoluteAddress::new(0x1000), AbsoluteAddress::new(0x2000)];
     /// let packer = Packer::new(Packing::None);
     /// let mut buffer = [0; 16];
     /// assert_eq!(packer.pack(stack, &mut buffer)?.size_bytes, 16);
-    /// assert_eq!(packer.capacity(Capacity::Xnu).pack(stack, &mut buffer)?.size_bytes, 8);
+    /// assert_eq!(packer.capacity(PackCapacity::Xnu).pack(stack, &mut buffer)?.size_bytes, 8);
     /// # Ok::<(), cairn_wire::xnu::PackError>(())
     /// ```
     pub fn pack(
@@ -178,7 +178,7 @@ impl Packer {
         }
     }
 
-    /// Fills a buffer with entries of one width, known when this is compiled, so that each is a
+    /// Fills a buffer with entries of one width. The width is a constant, so that each entry is a
     /// single store.
     #[inline]
     fn fill<const WIDTH: usize>(
@@ -196,7 +196,7 @@ impl Packer {
                 return Ok(Packed { truncated: true, ..packed });
             };
             *place = entry(address, packed.size_bytes)?;
-            if rest.is_empty() && self.capacity == Capacity::Xnu {
+            if rest.is_empty() && self.capacity == PackCapacity::Xnu {
                 return Ok(Packed { truncated: true, ..packed });
             }
             packed.size_bytes += WIDTH;
@@ -206,7 +206,7 @@ impl Packer {
         Ok(packed)
     }
 
-    /// The entry for an address as its distance from the kernel's base.
+    /// Returns the entry for an address as its distance from the kernel's base.
     #[inline]
     fn distance_entry(
         &self,
@@ -249,7 +249,7 @@ fn put_all<const WIDTH: usize>(
 ///
 /// [`UnpackError`] when the size is not a whole number of entries; [`unpack_lenient`] reads what is
 /// whole.
-pub const fn unpack(packed: &[u8], packing: Packing) -> Result<Addresses<'_>, UnpackError> {
+pub const fn unpack(packed: &[u8], packing: Packing) -> Result<UnpackedAddresses<'_>, UnpackError> {
     let addresses = unpack_lenient(packed, packing);
     if addresses.trailing_bytes().is_empty() {
         Ok(addresses)
@@ -259,8 +259,8 @@ pub const fn unpack(packed: &[u8], packing: Packing) -> Result<Addresses<'_>, Un
     }
 }
 
-/// Reads the whole entries of a packed backtrace; what is left over stays in
-/// [`Addresses::trailing_bytes`].
+/// Reads the whole entries of a packed backtrace. [`UnpackedAddresses::trailing_bytes`] holds the
+/// rest.
 ///
 /// ```
 /// use cairn_wire::xnu;
@@ -269,30 +269,30 @@ pub const fn unpack(packed: &[u8], packing: Packing) -> Result<Addresses<'_>, Un
 /// assert_eq!(addresses.map(|address| address.value()).collect::<Vec<_>>(), [0x1234]);
 /// ```
 #[must_use]
-pub const fn unpack_lenient(packed: &[u8], packing: Packing) -> Addresses<'_> {
+pub const fn unpack_lenient(packed: &[u8], packing: Packing) -> UnpackedAddresses<'_> {
     let (entries, trailing) = packed.split_at(packed.len() - packed.len() % packing.entry_bytes());
-    Addresses { entries, trailing, packing }
+    UnpackedAddresses { entries, trailing, packing }
 }
 
 /// Iterates over the addresses of a packed backtrace, innermost first. They are return addresses,
 /// except that the kernel puts the program counter first when it was interrupted.
 #[derive(Clone, Debug)]
-pub struct Addresses<'a> {
+pub struct UnpackedAddresses<'a> {
     /// Always whole entries.
     entries: &'a [u8],
     trailing: &'a [u8],
     packing: Packing,
 }
 
-impl<'a> Addresses<'a> {
-    /// The bytes behind the last whole entry; empty when the buffer is well-formed.
+impl<'a> UnpackedAddresses<'a> {
+    /// Returns the bytes after the last whole entry; empty when the buffer is well-formed.
     #[must_use]
     pub const fn trailing_bytes(&self) -> &'a [u8] {
         self.trailing
     }
 }
 
-impl Iterator for Addresses<'_> {
+impl Iterator for UnpackedAddresses<'_> {
     type Item = AbsoluteAddress;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -317,19 +317,19 @@ impl Iterator for Addresses<'_> {
     }
 }
 
-impl ExactSizeIterator for Addresses<'_> {}
-impl core::iter::FusedIterator for Addresses<'_> {}
+impl ExactSizeIterator for UnpackedAddresses<'_> {}
+impl core::iter::FusedIterator for UnpackedAddresses<'_> {}
 
 /// Why a backtrace could not be packed, and at which byte of the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackError {
-    /// Where the entry that failed would stand.
+    /// Offset of the entry that failed.
     pub offset: usize,
-    /// What was wrong with it.
+    /// Kind of the fault.
     pub kind: PackErrorKind,
 }
 
-/// What [`PackError`] is about.
+/// Kinds of [`PackError`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PackErrorKind {
@@ -361,11 +361,11 @@ impl core::error::Error for PackError {}
 pub struct UnpackError {
     /// Where the offending entry starts.
     pub offset: usize,
-    /// What was wrong with it.
+    /// Kind of the fault.
     pub kind: UnpackErrorKind,
 }
 
-/// What [`UnpackError`] is about.
+/// Kinds of [`UnpackError`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum UnpackErrorKind {

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use cairn_format::{AbsoluteAddress, Frame, Sink, SinkFull, SliceSink, WordSize};
 use cairn_wire::base64;
 use cairn_wire::cbf::{
-    Accumulator, CaptureLimit, DecodeErrorKind, Decoder, Dialect, EncodeError, Encoder, End, Ending, Records,
-    Rules, encode,
+    Accumulator, CaptureLimit, CbfDecoder, CbfDialect, CbfEncodeError, CbfEncoder, CbfErrorKind, End,
+    RecordEnding, Records, Rules, encode,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use support::{cases, hex_field, name, number, text, to_hex};
 // Failed with: unnoticed changes, and a panic of the check itself for stacks given as
 // `frames_run_length` and for empty `accumulate` inputs.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn cbf_vectors_hold_and_every_field_is_judged() {
     let cases = cases("swift_cbf.json", None);
     let groups: BTreeSet<_> = cases.iter().map(|case| text(case, "group")).collect();
     assert!(groups.len() >= 7, "groups are missing: {groups:?}");
@@ -55,13 +55,14 @@ fn check(case: &Value) {
 }
 
 #[test]
-fn forms_that_the_vectors_allow_are_judged_too() {
+fn cbf_vectors_allow_other_forms() {
     let run_length = serde_json::json!({
         "id": "own-1", "group": "encode", "word_bits": 16, "frames_run_length": [[["pc", "0x80"], 1], [["ra", "0x90"], 3]],
         "reference_hex": "00110080201081",
         "reference_newer_hex": "0011008020108100",
         "strict_hex": "0019008020108100",
     });
+    // check-words: quoted
     let empty = serde_json::json!({ "id": "own-2", "group": "accumulate", "hex": "", "kept_hex": "" });
     assert_changes_are_noticed(&[run_length, empty], check, &[]);
 }
@@ -70,39 +71,44 @@ fn check_encode(case: &Value) {
     let name = name(case);
     let frames = listed_frames(case);
     let word_size = WordSize::from_bits(number(&case["word_bits"]) as u32).unwrap();
-    let kept = frames.iter().position(|&frame| frame == Frame::Truncated).map_or(frames.len(), |at| at + 1);
+    let retained =
+        frames.iter().position(|&frame| frame == Frame::Truncated).map_or(frames.len(), |at| at + 1);
     for (dialect, key) in [
-        (Dialect::Strict, "strict_hex"),
-        (Dialect::Swift62, "reference_hex"),
-        (Dialect::SwiftNewer, "reference_newer_hex"),
+        (CbfDialect::Strict, "strict_hex"),
+        (CbfDialect::Swift62, "reference_hex"),
+        (CbfDialect::SwiftNewer, "reference_newer_hex"),
     ] {
         let (bytes, result) = encoded(&frames, word_size, dialect);
         // Swift drops what follows the truncation mark; the strict encoder writes the same, and
         // says so.
-        let surplus = kept < frames.len() && dialect == Dialect::Strict;
-        assert_eq!(result, if surplus { Err(EncodeError::AfterTruncated) } else { Ok(()) }, "{name} ({key})");
+        let surplus = retained < frames.len() && dialect == CbfDialect::Strict;
+        assert_eq!(
+            result,
+            if surplus { Err(CbfEncodeError::AfterTruncated) } else { Ok(()) },
+            "{name} ({key})"
+        );
         assert_eq!(to_hex(&bytes), text(case, key), "{name} ({key})");
 
-        let mut lenient = Decoder::new(&bytes, Rules::LENIENT);
+        let mut lenient = CbfDecoder::new(&bytes, Rules::LENIENT);
         let back: Result<Vec<Frame>, _> = lenient.by_ref().collect();
-        assert_eq!(back.unwrap(), frames[..kept], "{name} ({key})");
-        let end = match (frames.get(kept.wrapping_sub(1)), dialect) {
+        assert_eq!(back.unwrap(), frames[..retained], "{name} ({key})");
+        let end = match (frames.get(retained.wrapping_sub(1)), dialect) {
             (Some(Frame::Truncated), _) => End::Truncated,
-            (_, Dialect::Swift62) => End::None,
+            (_, CbfDialect::Swift62) => End::None,
             _ => End::End,
         };
         assert_eq!(lenient.end(), end, "{name} ({key})");
         assert_eq!(lenient.word_size(), Some(word_size), "{name} ({key})");
     }
-    let (strict, _) = encoded(&frames, word_size, Dialect::Strict);
-    let back: Result<Vec<Frame>, _> = Decoder::new(&strict, Rules::STRICT).collect();
-    assert_eq!(back.unwrap(), frames[..kept], "{name} (strict)");
+    let (strict, _) = encoded(&frames, word_size, CbfDialect::Strict);
+    let back: Result<Vec<Frame>, _> = CbfDecoder::new(&strict, Rules::STRICT).collect();
+    assert_eq!(back.unwrap(), frames[..retained], "{name} (strict)");
 }
 
 fn check_encode_invalid(case: &Value) {
     assert_eq!((text(case, "expected"), text(case, "reference")), ("error", "traps"), "{}", name(case));
     let word_size = WordSize::from_bits(number(&case["word_bits"]) as u32).unwrap();
-    for dialect in [Dialect::Strict, Dialect::Swift62, Dialect::SwiftNewer] {
+    for dialect in [CbfDialect::Strict, CbfDialect::Swift62, CbfDialect::SwiftNewer] {
         let (_, result) = encoded(&listed_frames(case), word_size, dialect);
         assert!(result.is_err(), "{} ({dialect:?})", name(case));
     }
@@ -112,7 +118,7 @@ fn check_decode(case: &Value) {
     let name = name(case);
     let bytes = hex_field(case, "hex");
     let strict_case = &case["strict"];
-    let mut strict = Decoder::new(&bytes, Rules::STRICT);
+    let mut strict = CbfDecoder::new(&bytes, Rules::STRICT);
     let items: Vec<_> = strict.by_ref().take(MOST_FRAMES).collect();
     let strict_frames: Vec<Frame> = items.iter().copied().flatten().collect();
     if strict_case["ok"].as_bool().unwrap() {
@@ -124,8 +130,11 @@ fn check_decode(case: &Value) {
             unknown => panic!("{name}: end {unknown}"),
         };
         assert_eq!(strict.end(), end, "{name}");
-        let lenient = Decoder::new(&bytes, Rules::LENIENT);
-        assert!(Decoder::new(&bytes, Rules::LENIENT).take(MOST_FRAMES).eq(items.iter().copied()), "{name}");
+        let lenient = CbfDecoder::new(&bytes, Rules::LENIENT);
+        assert!(
+            CbfDecoder::new(&bytes, Rules::LENIENT).take(MOST_FRAMES).eq(items.iter().copied()),
+            "{name}"
+        );
         let mut lenient_runs = lenient.runs();
         assert_eq!(lenient_runs.by_ref().filter(Result::is_err).count(), 0, "{name}");
         assert!(lenient_runs.findings().is_empty(), "{name}: {:?}", lenient_runs.findings());
@@ -143,17 +152,18 @@ fn check_decode(case: &Value) {
         assert_eq!(items.iter().filter(|item| item.is_err()).count(), 1, "{name}");
         assert_eq!(error_name(error.kind), text(strict_case, "error"), "{name}");
         assert!(error.offset <= bytes.len(), "{name}");
-        // What is refused is what the lenient decoder notes first or stops at.
-        let mut lenient = Decoder::new(&bytes, Rules::LENIENT);
+        // Strict decoding refuses the fault that lenient decoding notes first or stops at.
+        let mut lenient = CbfDecoder::new(&bytes, Rules::LENIENT);
         assert!(lenient.by_ref().take(MOST_FRAMES).all(|item| item.is_ok()), "{name}");
-        if !matches!(error.kind, DecodeErrorKind::RepeatTooLarge) {
+        if !matches!(error.kind, CbfErrorKind::RepeatTooLarge) {
             assert_eq!(lenient.findings().first(error.kind), Some(error.offset), "{name}");
         }
     }
     if let Some(traps) = case["reference"].get("traps") {
         assert_eq!(traps.as_bool(), Some(true), "{name}");
     } else {
-        let shown: Result<Vec<Frame>, _> = Decoder::new(&bytes, Rules::SWIFT_62).take(MOST_FRAMES).collect();
+        let shown: Result<Vec<Frame>, _> =
+            CbfDecoder::new(&bytes, Rules::SWIFT_62).take(MOST_FRAMES).collect();
         assert_eq!(shown.unwrap(), reference_frames(case), "{name} (swift 6.2)");
     }
 }
@@ -164,24 +174,25 @@ fn check_repeat_limit(case: &Value) {
     let shipped = number(&case["shipped_frame_count"]);
     let newer = number(&case["newer_frame_count"]);
     let newer_truncated = case["newer_truncated"].as_bool().unwrap();
-    let count = |rules| Decoder::new(&bytes, rules).count() as u64;
+    let count = |rules| CbfDecoder::new(&bytes, rules).count() as u64;
     assert_eq!(count(Rules::SWIFT_62), shipped, "{name}");
     assert_eq!(count(Rules::LENIENT), shipped, "{name}");
     assert_eq!(count(Rules::SWIFT_NEWER), newer, "{name}");
-    assert_eq!(Decoder::new(&bytes, Rules::LENIENT).fold(0, |total, _| total + 1), shipped, "{name}");
-    let last = Decoder::new(&bytes, Rules::SWIFT_NEWER).nth(newer as usize - 1);
+    assert_eq!(CbfDecoder::new(&bytes, Rules::LENIENT).fold(0, |total, _| total + 1), shipped, "{name}");
+    let last = CbfDecoder::new(&bytes, Rules::SWIFT_NEWER).nth(newer as usize - 1);
     assert_eq!(last == Some(Ok(Frame::Truncated)), newer_truncated, "{name}");
-    assert_eq!(Decoder::new(&bytes, Rules::STRICT).any(|item| item.is_err()), newer_truncated, "{name}");
+    assert_eq!(CbfDecoder::new(&bytes, Rules::STRICT).any(|item| item.is_err()), newer_truncated, "{name}");
 }
 
 fn check_accumulate(case: &Value) {
     let name = name(case);
     let bytes = hex_field(case, "hex");
-    let kept = text(case, "kept_hex");
+    // check-words: quoted
+    let retained = text(case, "kept_hex");
     // No bytes hold no record; those that are refused at once hold an empty one.
     let record = Records::new(&bytes).next();
     assert_eq!(record.is_none(), bytes.is_empty(), "{name}");
-    assert_eq!(to_hex(record.map_or(&[][..], |record| record.bytes)), kept, "{name}");
+    assert_eq!(to_hex(record.map_or(&[][..], |record| record.bytes)), retained, "{name}");
     let ending = record.map_or(Accumulator::new().ending(), |record| record.ending);
     // In any two pieces the same.
     for cut in 0..=bytes.len() {
@@ -190,7 +201,7 @@ fn check_accumulate(case: &Value) {
         if taken == cut {
             taken += accumulator.extend(&bytes[cut..]).taken;
         }
-        assert_eq!((to_hex(&bytes[..taken]).as_str(), accumulator.ending()), (kept, ending), "{name}");
+        assert_eq!((to_hex(&bytes[..taken]).as_str(), accumulator.ending()), (retained, ending), "{name}");
     }
 }
 
@@ -214,13 +225,13 @@ fn check_limit(case: &Value) {
     assert!(results[0].len() <= limit.limit, "{name}");
 }
 
-/// The base64 of a vector is the reference form of its frames; the rest of the text form is tested
-/// in `swift_json.rs`.
+/// Checks that the base64 of a vector is the reference form of its frames. The rest of the text
+/// form is tested in `swift_json.rs`.
 fn check_json_payload(case: &Value) {
-    let bytes: Result<Vec<u8>, _> = base64::Decoder::new(text(case, "base64").as_bytes()).collect();
+    let bytes: Result<Vec<u8>, _> = base64::Base64Decoder::new(text(case, "base64").as_bytes()).collect();
     let bytes = bytes.unwrap();
     assert_eq!(to_hex(&bytes), text(case, "reference_hex"), "{}", name(case));
-    let back: Result<Vec<Frame>, _> = Decoder::new(&bytes, Rules::LENIENT).collect();
+    let back: Result<Vec<Frame>, _> = CbfDecoder::new(&bytes, Rules::LENIENT).collect();
     assert_eq!(back.unwrap(), frames(&case["frames"]), "{}", name(case));
 }
 
@@ -246,7 +257,7 @@ fn frame(value: &Value) -> Frame {
     }
 }
 
-/// The stack of a case or of an answer: one by one, or as runs.
+/// Returns the stack of a case or of an answer: one by one, or as runs.
 fn listed_frames(of: &Value) -> Vec<Frame> {
     match of.get("frames_run_length") {
         Some(runs) => {
@@ -264,26 +275,30 @@ fn reference_frames(case: &Value) -> Vec<Frame> {
     all
 }
 
-fn error_name(kind: DecodeErrorKind) -> &'static str {
+fn error_name(kind: CbfErrorKind) -> &'static str {
     match kind {
-        DecodeErrorKind::Empty => "empty",
-        DecodeErrorKind::UnsupportedVersion { .. } => "version",
-        DecodeErrorKind::ReservedWordSize => "reserved-size",
-        DecodeErrorKind::ReservedOpcode { .. } => "reserved-opcode",
-        DecodeErrorKind::TruncatedOperand { .. } => "truncated-operand",
-        DecodeErrorKind::OperandTooWide => "operand-too-wide",
-        DecodeErrorKind::FirstAddressRelative => "first-address-relative",
-        DecodeErrorKind::RepeatFirst => "repeat-first",
-        DecodeErrorKind::ZeroRepeat => "zero-repeat",
-        DecodeErrorKind::RepeatTooLarge => "repeat-too-large",
-        DecodeErrorKind::TrailingData => "trailing-data",
+        CbfErrorKind::Empty => "empty",
+        CbfErrorKind::UnsupportedVersion { .. } => "version",
+        CbfErrorKind::ReservedWordSize => "reserved-size",
+        CbfErrorKind::ReservedOpcode { .. } => "reserved-opcode",
+        CbfErrorKind::TruncatedOperand { .. } => "truncated-operand",
+        CbfErrorKind::OperandTooWide => "operand-too-wide",
+        CbfErrorKind::FirstAddressRelative => "first-address-relative",
+        CbfErrorKind::RepeatFirst => "repeat-first",
+        CbfErrorKind::ZeroRepeat => "zero-repeat",
+        CbfErrorKind::RepeatTooLarge => "repeat-too-large",
+        CbfErrorKind::TrailingData => "trailing-data",
         unknown => panic!("no name for {unknown:?}"),
     }
 }
 
 // ---- helpers ----
 
-fn encoded(frames: &[Frame], word_size: WordSize, dialect: Dialect) -> (Vec<u8>, Result<(), EncodeError>) {
+fn encoded(
+    frames: &[Frame],
+    word_size: WordSize,
+    dialect: CbfDialect,
+) -> (Vec<u8>, Result<(), CbfEncodeError>) {
     let mut buffer = vec![0; 16 + frames.len() * 10];
     let mut sink = SliceSink::new(&mut buffer);
     let result = encode(frames.iter().copied(), word_size, dialect, &mut sink);
@@ -368,8 +383,8 @@ fn word_sizes() -> impl Strategy<Value = WordSize> {
     prop_oneof![Just(WordSize::Bits16), Just(WordSize::Bits32), Just(WordSize::Bits64)]
 }
 
-/// A stack as programs have it: addresses near each other, now and then far away, runs, and the
-/// other frames.
+/// Returns a stack as in real programs. Addresses are near each other, now and then far away, with
+/// runs, and the other frames.
 fn stacks(word_size: WordSize) -> impl Strategy<Value = Vec<Frame>> {
     let address = prop_oneof![
         3 => (0u64..4, 0u64..0x300).prop_map(|(module, offset)| module * 0x5555_1234_0000 + 0x1000 + offset),
@@ -396,7 +411,7 @@ fn words_and_stacks() -> impl Strategy<Value = (WordSize, Vec<Frame>)> {
     word_sizes().prop_flat_map(|word_size| (Just(word_size), stacks(word_size)))
 }
 
-/// Bytes that look like a record, wrong in places.
+/// Returns bytes that look like a record, wrong in places.
 fn near_records() -> impl Strategy<Value = Vec<u8>> {
     let instruction = prop_oneof![
         3 => prop_oneof![0x10u8..0x40, 0x20u8..0x24],
@@ -418,32 +433,32 @@ fn near_records() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn stacks_come_back_from_all_dialects((word_size, stack) in words_and_stacks()) {
+    fn cbf_round_trips_all_dialects((word_size, stack) in words_and_stacks()) {
         for (dialect, rules) in [
-            (Dialect::Strict, Rules::STRICT),
-            (Dialect::Strict, Rules::SWIFT_NEWER),
-            (Dialect::SwiftNewer, Rules::SWIFT_NEWER),
-            (Dialect::Swift62, Rules::LENIENT),
+            (CbfDialect::Strict, Rules::STRICT),
+            (CbfDialect::Strict, Rules::SWIFT_NEWER),
+            (CbfDialect::SwiftNewer, Rules::SWIFT_NEWER),
+            (CbfDialect::Swift62, Rules::LENIENT),
         ] {
             let (bytes, result) = encoded(&stack, word_size, dialect);
             prop_assert_eq!(result, Ok(()));
-            let back: Result<Vec<Frame>, _> = Decoder::new(&bytes, rules).collect();
+            let back: Result<Vec<Frame>, _> = CbfDecoder::new(&bytes, rules).collect();
             prop_assert_eq!(back.unwrap(), stack.as_slice());
         }
     }
 
     #[test]
-    fn encoding_is_the_shortest_by_the_rules((word_size, stack) in words_and_stacks()) {
-        let (bytes, _) = encoded(&stack, word_size, Dialect::Strict);
+    fn cbf_encoding_is_the_shortest((word_size, stack) in words_and_stacks()) {
+        let (bytes, _) = encoded(&stack, word_size, CbfDialect::Strict);
         prop_assert_eq!(to_hex(&bytes), to_hex(&encoded_by_the_book(&stack, word_size)));
     }
 
     #[test]
-    fn all_ways_of_reading_agree(bytes in near_records(), lenient in any::<bool>()) {
+    fn cbf_readers_agree(bytes in near_records(), lenient in any::<bool>()) {
         let rules = if lenient { Rules::LENIENT } else { Rules::STRICT };
         let most = 300;
-        let one_by_one: Vec<_> = Decoder::new(&bytes, rules).take(most).collect();
-        let by_runs: Vec<_> = Decoder::new(&bytes, rules)
+        let one_by_one: Vec<_> = CbfDecoder::new(&bytes, rules).take(most).collect();
+        let by_runs: Vec<_> = CbfDecoder::new(&bytes, rules)
             .runs()
             .flat_map(|run| match run {
                 Ok((frame, count)) => vec![Ok(frame); count.min(most as u64) as usize],
@@ -453,19 +468,19 @@ proptest! {
             .collect();
         prop_assert_eq!(&one_by_one, &by_runs);
         for skip in [0, 1, 2, 5, 40] {
-            prop_assert_eq!(Decoder::new(&bytes, rules).nth(skip), one_by_one.get(skip).copied());
+            prop_assert_eq!(CbfDecoder::new(&bytes, rules).nth(skip), one_by_one.get(skip).copied());
         }
         if one_by_one.len() < most {
-            let folded = Decoder::new(&bytes, rules).fold(Vec::new(), |mut items, item| {
+            let folded = CbfDecoder::new(&bytes, rules).fold(Vec::new(), |mut items, item| {
                 items.push(item);
                 items
             });
             prop_assert_eq!(&one_by_one, &folded);
-            prop_assert_eq!(Decoder::new(&bytes, rules).count(), one_by_one.len());
+            prop_assert_eq!(CbfDecoder::new(&bytes, rules).count(), one_by_one.len());
         }
         // From the middle of a run or a pair, too.
         for taken in 0..one_by_one.len().min(8) {
-            let mut decoder = Decoder::new(&bytes, rules);
+            let mut decoder = CbfDecoder::new(&bytes, rules);
             decoder.by_ref().take(taken).for_each(drop);
             let rest: Vec<_> = decoder.runs().map(|run| run.map(|(frame, _)| frame)).take(1).collect();
             prop_assert_eq!(rest.first(), one_by_one.get(taken));
@@ -473,13 +488,13 @@ proptest! {
     }
 
     #[test]
-    fn lenient_gives_at_least_what_strict_gives(bytes in near_records()) {
-        let strict: Vec<_> = Decoder::new(&bytes, Rules::STRICT).take(300).collect();
-        let mut lenient = Decoder::new(&bytes, Rules::LENIENT);
+    fn cbf_lenient_includes_strict(bytes in near_records()) {
+        let strict: Vec<_> = CbfDecoder::new(&bytes, Rules::STRICT).take(300).collect();
+        let mut lenient = CbfDecoder::new(&bytes, Rules::LENIENT);
         let all: Result<Vec<Frame>, _> = lenient.by_ref().take(300).collect();
         let all = all.unwrap();
-        let kept: Vec<Frame> = strict.iter().copied().flatten().collect();
-        prop_assert_eq!(&all[..kept.len()], &kept[..]);
+        let retained: Vec<Frame> = strict.iter().copied().flatten().collect();
+        prop_assert_eq!(&all[..retained.len()], &retained[..]);
         if all.len() < 300 {
             let refused = strict.iter().any(Result::is_err);
             prop_assert_eq!(refused, !lenient.findings().is_empty());
@@ -488,9 +503,9 @@ proptest! {
     }
 
     #[test]
-    fn swift_views_differ_from_lenient_in_their_end_only(bytes in near_records()) {
-        let lenient: Vec<_> = Decoder::new(&bytes, Rules::LENIENT).take(300).collect();
-        let mut decoder = Decoder::new(&bytes, Rules::SWIFT_62);
+    fn cbf_swift_rules_differ_from_lenient_at_end_only(bytes in near_records()) {
+        let lenient: Vec<_> = CbfDecoder::new(&bytes, Rules::LENIENT).take(300).collect();
+        let mut decoder = CbfDecoder::new(&bytes, Rules::SWIFT_62);
         let swift: Vec<_> = decoder.by_ref().take(301).collect();
         let has_negative_repeat = bytes.contains(&0x8f);
         if !has_negative_repeat && lenient.len() < 300 {
@@ -504,30 +519,30 @@ proptest! {
     }
 
     #[test]
-    fn records_one_after_the_other_are_split(
+    fn cbf_splits_consecutive_records(
         stacks in prop::collection::vec(words_and_stacks(), 0..5),
         cut in 0usize..200,
     ) {
         let records: Vec<Vec<u8>> = stacks
             .iter()
-            .map(|(word_size, stack)| encoded(stack, *word_size, Dialect::SwiftNewer).0)
+            .map(|(word_size, stack)| encoded(stack, *word_size, CbfDialect::SwiftNewer).0)
             .collect();
         let stream = records.concat();
         let found: Vec<_> = Records::new(&stream).collect();
         prop_assert_eq!(found.iter().map(|record| record.bytes.to_vec()).collect::<Vec<_>>(), records.clone());
-        prop_assert!(found.iter().all(|record| record.ending == Ending::Complete));
+        prop_assert!(found.iter().all(|record| record.ending == RecordEnding::Complete));
         // Cut anywhere: whole records stay whole, and at most the last is unfinished.
         let cut = cut.min(stream.len());
         let cut_records: Vec<_> = Records::new(&stream[..cut]).collect();
         prop_assert_eq!(cut_records.iter().map(|record| record.bytes.len()).sum::<usize>(), cut);
         for (at, record) in cut_records.iter().enumerate() {
             let whole = record.bytes == records[at];
-            prop_assert_eq!(record.ending == Ending::Complete, whole);
+            prop_assert_eq!(record.ending == RecordEnding::Complete, whole);
         }
     }
 
     #[test]
-    fn limits_agree_with_each_other_and_with_the_rule(
+    fn cbf_capture_limits_agree(
         depth in 0usize..60, limit in 0usize..20, offset in 0usize..10, top in 0usize..25,
     ) {
         let stack: Vec<Frame> =
@@ -540,13 +555,13 @@ proptest! {
             dropped.to_vec()
         } else {
             let top = top.min(limit - 1);
-            let mut kept = dropped[..limit - top - 1].to_vec();
-            kept.push(match top {
+            let mut retained = dropped[..limit - top - 1].to_vec();
+            retained.push(match top {
                 0 => Frame::Truncated,
                 _ => Frame::Omitted((dropped.len() - limit + 1) as u64),
             });
-            kept.extend(&dropped[dropped.len() - top..]);
-            kept
+            retained.extend(&dropped[dropped.len() - top..]);
+            retained
         };
         for result in results {
             prop_assert_eq!(&result, &expected);
@@ -555,11 +570,11 @@ proptest! {
 }
 
 #[test]
-fn huge_repeats_cost_nothing_until_asked_for() {
+fn cbf_huge_repeats_are_lazy() {
     // pc 0x7f and 2^64 - 1 more of it, twice.
     let bytes = [&[0x02, 0x18, 0x7f][..], &[0x8f, 255, 255, 255, 255, 255, 255, 255, 255].repeat(2)].concat();
     let frame = Frame::ProgramCounter(AbsoluteAddress::new(0x7f));
-    let decoder = Decoder::new(&bytes, Rules::LENIENT);
+    let decoder = CbfDecoder::new(&bytes, Rules::LENIENT);
     assert_eq!(decoder.clone().nth(usize::MAX), Some(Ok(frame)));
     assert_eq!(decoder.clone().count(), usize::MAX);
     assert!(decoder.clone().take(1_000).all(|item| item == Ok(frame)));
@@ -571,28 +586,28 @@ fn huge_repeats_cost_nothing_until_asked_for() {
     assert!(started.size_hint().0 <= 1024);
     // The capture limit steps over them as well.
     let limit = CaptureLimit { limit: 4, offset: 0, top: 1 };
-    let frames = Decoder::new(&bytes, Rules::LENIENT).flatten();
-    let kept: Vec<Frame> = limit.known_length(frames.take(1_000_000), 1_000_000).collect();
-    assert_eq!(kept, [frame, frame, Frame::Omitted(999_997), frame]);
+    let frames = CbfDecoder::new(&bytes, Rules::LENIENT).flatten();
+    let retained: Vec<Frame> = limit.known_length(frames.take(1_000_000), 1_000_000).collect();
+    assert_eq!(retained, [frame, frame, Frame::Omitted(999_997), frame]);
 }
 
 #[test]
-fn long_runs_stay_readable_by_the_strict_decoder() {
+fn cbf_strict_decoder_reads_long_runs() {
     let frame = Frame::ReturnAddress(AbsoluteAddress::new(0x1234));
     for word_size in [WordSize::Bits16, WordSize::Bits32, WordSize::Bits64] {
-        for dialect in [Dialect::Strict, Dialect::SwiftNewer, Dialect::Swift62] {
+        for dialect in [CbfDialect::Strict, CbfDialect::SwiftNewer, CbfDialect::Swift62] {
             for count in [1, 2, 9, 10, 65_535, 65_536, 65_537, 1_048_577, 1_048_578, 1_048_579, 5_000_000] {
                 let mut buffer = [0; 256];
-                let mut encoder = Encoder::new(SliceSink::new(&mut buffer), word_size, dialect).unwrap();
+                let mut encoder = CbfEncoder::new(SliceSink::new(&mut buffer), word_size, dialect).unwrap();
                 encoder.push_run(frame, count).unwrap();
                 let bytes = encoder.finish().unwrap().into_written();
                 let rules = match dialect {
-                    Dialect::Strict => Rules::STRICT,
-                    Dialect::Swift62 => Rules::SWIFT_62.with_repeat_limit(count),
+                    CbfDialect::Strict => Rules::STRICT,
+                    CbfDialect::Swift62 => Rules::SWIFT_62.with_repeat_limit(count),
                     _ => Rules::LENIENT.with_repeat_limit(1_048_577),
                 };
                 let mut total = 0;
-                for run in Decoder::new(bytes, rules).runs() {
+                for run in CbfDecoder::new(bytes, rules).runs() {
                     let (found, times) = run.unwrap_or_else(|error| panic!("{count} {dialect:?}: {error}"));
                     total += if found == frame { times } else { 0 };
                 }
@@ -603,40 +618,40 @@ fn long_runs_stay_readable_by_the_strict_decoder() {
 }
 
 #[test]
-fn a_refused_frame_leaves_no_trace() {
+fn cbf_encoder_refuses_a_frame_without_trace() {
     let mut buffer = [0; 64];
     let sink = SliceSink::new(&mut buffer);
-    let mut encoder = Encoder::new(sink, WordSize::Bits16, Dialect::Strict).unwrap();
+    let mut encoder = CbfEncoder::new(sink, WordSize::Bits16, CbfDialect::Strict).unwrap();
     let good = Frame::ProgramCounter(AbsoluteAddress::new(0x1234));
     let wide = Frame::ReturnAddress(AbsoluteAddress::new(0x1_0000));
-    assert_eq!(encoder.push(wide), Err(EncodeError::AddressTooWide));
+    assert_eq!(encoder.push(wide), Err(CbfEncodeError::AddressTooWide));
     assert_eq!(encoder.push(good), Ok(()));
     assert_eq!(encoder.push(good), Ok(()));
-    assert_eq!(encoder.push(wide), Err(EncodeError::AddressTooWide));
-    assert_eq!(encoder.push(Frame::Omitted(0)), Err(EncodeError::OmittedNothing));
-    assert_eq!(encoder.push(Frame::Omitted(0x1_0000)), Err(EncodeError::OmittedTooWide));
+    assert_eq!(encoder.push(wide), Err(CbfEncodeError::AddressTooWide));
+    assert_eq!(encoder.push(Frame::Omitted(0)), Err(CbfEncodeError::OmittedNothing));
+    assert_eq!(encoder.push(Frame::Omitted(0x1_0000)), Err(CbfEncodeError::OmittedTooWide));
     assert_eq!(encoder.push(good), Ok(()));
-    assert_eq!(encoder.push_run(Frame::Truncated, 2), Err(EncodeError::AfterTruncated));
-    assert_eq!(encoder.push(good), Err(EncodeError::AfterTruncated));
+    assert_eq!(encoder.push_run(Frame::Truncated, 2), Err(CbfEncodeError::AfterTruncated));
+    assert_eq!(encoder.push(good), Err(CbfEncodeError::AfterTruncated));
     assert_eq!(encoder.finish().unwrap().written(), [0x00, 0x19, 0x12, 0x34, 0x81, 0x01]);
 }
 
 #[test]
-fn a_full_buffer_is_an_error_at_every_length_and_never_half_an_instruction() {
+fn cbf_full_buffers_hold_whole_instructions() {
     let stack: Vec<Frame> =
         [0x5555_0000_1000, 0x5555_0000_1010, 0x5555_0000_1010, 0x7fff_0000_0000, u64::MAX, 3]
             .map(|address| Frame::ReturnAddress(AbsoluteAddress::new(address)))
             .to_vec();
-    let (whole, _) = encoded(&stack, WordSize::Bits64, Dialect::Strict);
+    let (whole, _) = encoded(&stack, WordSize::Bits64, CbfDialect::Strict);
     for room in 0..=whole.len() + 20 {
         let mut buffer = vec![0; room];
         let mut sink = SliceSink::new(&mut buffer);
-        let result = encode(stack.iter().copied(), WordSize::Bits64, Dialect::Strict, &mut sink);
+        let result = encode(stack.iter().copied(), WordSize::Bits64, CbfDialect::Strict, &mut sink);
         if room < whole.len() {
-            assert_eq!(result, Err(EncodeError::SinkFull), "room for {room}");
+            assert_eq!(result, Err(CbfEncodeError::SinkFull), "room for {room}");
             let written = sink.written();
             assert_eq!(written, &whole[..written.len()], "room for {room}");
-            assert!(written.is_empty() || !Decoder::new(written, Rules::STRICT).any(|item| item.is_err()));
+            assert!(written.is_empty() || !CbfDecoder::new(written, Rules::STRICT).any(|item| item.is_err()));
         } else {
             assert_eq!((result, sink.written()), (Ok(()), whole.as_slice()), "room for {room}");
         }
@@ -645,9 +660,9 @@ fn a_full_buffer_is_an_error_at_every_length_and_never_half_an_instruction() {
 
 /// A sink with nothing but `put` gets the same bytes as one with a buffer.
 #[test]
-fn any_sink_gets_the_same_bytes() {
-    struct Pieces(Vec<u8>);
-    impl Sink for Pieces {
+fn cbf_any_sink_gets_the_same_bytes() {
+    struct ByteSink(Vec<u8>);
+    impl Sink for ByteSink {
         fn put(&mut self, bytes: &[u8]) -> Result<(), SinkFull> {
             self.0.extend_from_slice(bytes);
             Ok(())
@@ -655,13 +670,13 @@ fn any_sink_gets_the_same_bytes() {
     }
     let stack =
         [Frame::ReturnAddress(AbsoluteAddress::new(0x1234_5678)), Frame::Omitted(77), Frame::Truncated];
-    let mut pieces = Pieces(Vec::new());
-    encode(stack, WordSize::Bits32, Dialect::Strict, &mut pieces).unwrap();
-    assert_eq!(pieces.0, encoded(&stack, WordSize::Bits32, Dialect::Strict).0);
+    let mut pieces = ByteSink(Vec::new());
+    encode(stack, WordSize::Bits32, CbfDialect::Strict, &mut pieces).unwrap();
+    assert_eq!(pieces.0, encoded(&stack, WordSize::Bits32, CbfDialect::Strict).0);
 }
 
 #[test]
-fn errors_say_what_and_where() {
+fn cbf_errors_state_fault_and_offset() {
     for (bytes, message) in [
         (&[][..], "no data, not even an info byte, at byte 0"),
         (&[0x06], "unknown backtrace format version 1 (only 0 is known), at byte 0"),
@@ -669,7 +684,7 @@ fn errors_say_what_and_where() {
         (&[0x02, 0x1b, 1, 2], "an operand of 4 bytes is cut after 2, at byte 1"),
         (&[0x02, 0x00, 9], "data after the end, at byte 2"),
     ] {
-        let error = Decoder::new(bytes, Rules::STRICT).find_map(Result::err).unwrap();
+        let error = CbfDecoder::new(bytes, Rules::STRICT).find_map(Result::err).unwrap();
         assert_eq!(error.to_string(), message);
     }
 }

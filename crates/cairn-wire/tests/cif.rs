@@ -1,11 +1,13 @@
 //! The Compact ImageMap Format against the conformance vectors, and against two plain models of the
 //! format's rules.
+//!
+//! Long because the plain model, the vectors and the properties of one format share their helpers.
 
 mod support;
 
 use cairn_format::{AbsoluteAddress, CountingSink, Module, Sink, SinkFull, SliceSink, WordSize};
 use cairn_wire::cif::{
-    DecodeError, DecodeErrorKind, Decoder, DecoderSlot, Dialect, EncodeErrorKind, EncoderSlot, ImageMap,
+    CifDecoder, CifDialect, CifEncodeErrorKind, CifError, CifErrorKind, DecoderSlot, EncoderSlot, ImageMap,
     MAX_IMAGES, MAX_PATH_BYTES, encode, slots_needed,
 };
 use proptest::collection::vec;
@@ -42,7 +44,7 @@ impl Sink for VecSink {
 }
 
 impl OwnedMap {
-    fn encode_with(&self, dialect: Dialect, slots: usize) -> Result<Vec<u8>, EncodeErrorKind> {
+    fn encode_with(&self, dialect: CifDialect, slots: usize) -> Result<Vec<u8>, CifEncodeErrorKind> {
         let images: Vec<Module<'_>> = self
             .images
             .iter()
@@ -61,11 +63,11 @@ impl OwnedMap {
         encode(&map, dialect, &mut slots, &mut sink).map(|()| sink.0).map_err(|error| error.kind)
     }
 
-    fn encode(&self, dialect: Dialect) -> Result<Vec<u8>, EncodeErrorKind> {
+    fn encode(&self, dialect: CifDialect) -> Result<Vec<u8>, CifEncodeErrorKind> {
         self.encode_with(dialect, self.images.len())
     }
 
-    /// This map as it comes back: an empty build id or path is none.
+    /// Returns this map as it is read back: an empty build id or path is absent.
     fn read_back(mut self) -> Self {
         for image in &mut self.images {
             image.build_id = image.build_id.take().filter(|build_id| !build_id.is_empty());
@@ -79,12 +81,12 @@ impl OwnedMap {
 #[derive(Debug)]
 struct Decoded {
     map: OwnedMap,
-    findings: Vec<DecodeError>,
-    error: Option<DecodeError>,
+    findings: Vec<CifError>,
+    error: Option<CifError>,
 }
 
 impl Decoded {
-    fn finding_kinds(&self) -> Vec<DecodeErrorKind> {
+    fn finding_kinds(&self) -> Vec<CifErrorKind> {
         self.findings.iter().map(|finding| finding.kind).collect()
     }
 }
@@ -106,14 +108,17 @@ fn owned(image: &cairn_wire::cif::Image<'_>) -> OwnedImage {
     }
 }
 
-fn decode(input: &[u8], lenient: bool) -> Result<Decoded, DecodeError> {
+fn decode(input: &[u8], lenient: bool) -> Result<Decoded, CifError> {
     decode_with(input, lenient, slots_needed(input))
 }
 
-fn decode_with(input: &[u8], lenient: bool, slots: usize) -> Result<Decoded, DecodeError> {
+fn decode_with(input: &[u8], lenient: bool, slots: usize) -> Result<Decoded, CifError> {
     let mut slots = vec![DecoderSlot::EMPTY; slots];
-    let mut decoder =
-        if lenient { Decoder::lenient(input, &mut slots)? } else { Decoder::strict(input, &mut slots)? };
+    let mut decoder = if lenient {
+        CifDecoder::lenient(input, &mut slots)?
+    } else {
+        CifDecoder::strict(input, &mut slots)?
+    };
     let mut images = Vec::new();
     let mut findings = decoder.findings().to_vec();
     let in_header = findings.len();
@@ -135,7 +140,7 @@ fn decode_with(input: &[u8], lenient: bool, slots: usize) -> Result<Decoded, Dec
     Ok(Decoded { map: OwnedMap { word_size: decoder.word_size(), platform, images }, findings, error })
 }
 
-fn decode_strict(input: &[u8]) -> Result<OwnedMap, DecodeError> {
+fn decode_strict(input: &[u8]) -> Result<OwnedMap, CifError> {
     let decoded = decode(input, false)?;
     match decoded.error {
         Some(error) => Err(error),
@@ -162,7 +167,7 @@ fn map_of(value: &Value) -> OwnedMap {
 // Failed with: unnoticed changes, most of them of `reference_reads_canonical_bytes` and of
 // what the reference reads.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn cif_vectors_hold_and_every_field_is_judged() {
     assert_changes_are_noticed(
         &support::cases(VECTORS, None),
         check,
@@ -190,8 +195,8 @@ fn check(case: &Value) {
 fn check_encode(case: &Value) {
     let name = support::name(case);
     let map = map_of(case);
-    let canonical = map.encode(Dialect::Canonical).unwrap();
-    let reference = map.encode(Dialect::Swift62).unwrap();
+    let canonical = map.encode(CifDialect::Canonical).unwrap();
+    let reference = map.encode(CifDialect::Swift62).unwrap();
     assert_eq!(support::to_hex(&canonical), support::text(case, "canonical_hex"), "{name}");
     assert_eq!(support::to_hex(&reference), support::text(case, "reference_hex"), "{name}");
     assert_eq!(canonical == reference, case["same_bytes"].as_bool().unwrap(), "{name}");
@@ -203,18 +208,18 @@ fn check_encode(case: &Value) {
     let reads_canonical = case["reference_reads_canonical_bytes"].as_bool().unwrap();
     assert_eq!(decode(&canonical, true).unwrap().map == map, reads_canonical, "{name}");
     // A frugal writer loses nothing.
-    let without_slots = map.encode_with(Dialect::Canonical, 0).unwrap();
+    let without_slots = map.encode_with(CifDialect::Canonical, 0).unwrap();
     assert!(without_slots.len() >= canonical.len(), "{name}");
     assert_eq!(decode_strict(&without_slots), Ok(map), "{name}");
 }
 
-/// What Swift traps on is refused.
+/// Input that traps Swift is refused.
 fn check_encode_invalid(case: &Value) {
     let name = support::name(case);
     let map = map_of(case);
     assert_eq!(support::text(case, "reference"), "traps", "{name}");
-    assert!(map.encode(Dialect::Swift62).is_err(), "{name}");
-    let canonical = map.encode(Dialect::Canonical);
+    assert!(map.encode(CifDialect::Swift62).is_err(), "{name}");
+    let canonical = map.encode(CifDialect::Canonical);
     if map.images.iter().any(|image| image.build_id.as_deref() == Some(&[])) {
         assert_eq!(decode_strict(&canonical.unwrap()), Ok(map.read_back()), "{name}");
     } else {
@@ -238,10 +243,10 @@ fn check_decode(case: &Value) {
     check_newer_upstream(case, &input);
 }
 
-/// What the vectors call an error. Their names are suggestions, but each must be about the same
-/// thing.
-fn kinds_called(name: &str) -> &'static [DecodeErrorKind] {
-    use DecodeErrorKind as Kind;
+/// Returns what the vectors call an error. Their names are suggestions, but each must be about the
+/// same thing.
+fn kinds_called(name: &str) -> &'static [CifErrorKind] {
+    use CifErrorKind as Kind;
     match name {
         "empty" => &[Kind::Empty],
         "version" => &[Kind::UnknownVersion(1)],
@@ -258,8 +263,8 @@ fn kinds_called(name: &str) -> &'static [DecodeErrorKind] {
     }
 }
 
-/// Lenient reading gives what Swift 6.2 gives, wherever it gives anything, but for the version byte
-/// it does not know.
+/// Lenient reading agrees with Swift 6.2 wherever that reads. The exception is the version byte
+/// that Swift 6.2 does not know.
 fn check_lenient_against_reference(case: &Value, input: &[u8]) {
     let name = support::name(case);
     let reference = &case["reference_6_2"];
@@ -285,8 +290,8 @@ fn check_lenient_against_reference(case: &Value, input: &[u8]) {
     }
 }
 
-/// What newer Swift refuses is refused in strict mode, or found. What it reads without path is an
-/// error or that path.
+/// Input that newer Swift refuses is refused in strict mode, or has a finding. An image that it
+/// reads without path is an error or has that path.
 fn check_newer_upstream(case: &Value, input: &[u8]) {
     let name = support::name(case);
     let Some(newer) = case.get("newer_upstream") else { return };
@@ -307,8 +312,8 @@ fn check_newer_upstream(case: &Value, input: &[u8]) {
 
 // ---- a model of the writer: a list of all prefixes, as the rules put it ----
 
-fn model_encode(map: &OwnedMap, dialect: Dialect) -> Vec<u8> {
-    let canonical = dialect == Dialect::Canonical;
+fn model_encode(map: &OwnedMap, dialect: CifDialect) -> Vec<u8> {
+    let canonical = dialect == CifDialect::Canonical;
     let signed = |address: u64| map.word_size.sign_extend(address);
     let count = |value: usize| {
         let digits = format!("{value:b}");
@@ -409,9 +414,9 @@ fn model_encode(map: &OwnedMap, dialect: Dialect) -> Vec<u8> {
     output
 }
 
-// ---- a model of the reader's paths: every prefix kept as text ----
+// ---- a model of the reader's paths: every prefix stored as text ----
 
-/// The text of a path and what follows it, or `None` if it is broken. `prefixes` grows.
+/// Returns the text of a path and what follows it, or `None` if it is broken. `prefixes` grows.
 fn model_path<'a>(mut input: &'a [u8], prefixes: &mut Vec<Vec<u8>>) -> Option<(Vec<u8>, &'a [u8])> {
     let mut text = Vec::new();
     let mut data_start = None;
@@ -538,8 +543,7 @@ fn map() -> impl Strategy<Value = OwnedMap> {
     })
 }
 
-/// Bytes that look like a map: real ones with faults, and paths put together from opcodes at
-/// random.
+/// Returns bytes that resemble a map: real ones with faults, and paths made of random opcodes.
 fn bytes_like_a_map() -> impl Strategy<Value = Vec<u8>> {
     let damaged = (
         map(),
@@ -548,7 +552,7 @@ fn bytes_like_a_map() -> impl Strategy<Value = Vec<u8>> {
         any::<bool>(),
     )
         .prop_map(|(map, faults, cut, is_cut)| {
-            let mut bytes = map.encode(Dialect::Canonical).unwrap();
+            let mut bytes = map.encode(CifDialect::Canonical).unwrap();
             for (index, byte) in faults {
                 let index = index.index(bytes.len());
                 bytes[index] = byte;
@@ -561,7 +565,7 @@ fn bytes_like_a_map() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![damaged, map_of_odd_paths().prop_map(|(bytes, _)| bytes), vec(any::<u8>(), 0..200)]
 }
 
-/// A map whose paths no writer makes, with the number of images.
+/// Returns a map whose paths no writer makes, with the number of images.
 fn map_of_odd_paths() -> impl Strategy<Value = (Vec<u8>, usize)> {
     let text = prop_oneof![
         4 => select(vec!["a", "/", "a/b", "/a/b/c", "\\x", "é/"]).prop_map(|text| text.as_bytes().to_vec()),
@@ -591,23 +595,23 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn written_maps_follow_the_rules_and_come_back(map in map()) {
-        let canonical = map.encode(Dialect::Canonical).unwrap();
-        prop_assert_eq!(&canonical, &model_encode(&map, Dialect::Canonical));
-        let reference = map.encode(Dialect::Swift62).unwrap();
-        prop_assert_eq!(&reference, &model_encode(&map, Dialect::Swift62));
+    fn cif_round_trips_by_the_rules(map in map()) {
+        let canonical = map.encode(CifDialect::Canonical).unwrap();
+        prop_assert_eq!(&canonical, &model_encode(&map, CifDialect::Canonical));
+        let reference = map.encode(CifDialect::Swift62).unwrap();
+        prop_assert_eq!(&reference, &model_encode(&map, CifDialect::Swift62));
 
         prop_assert_eq!(decode_strict(&canonical), Ok(map.clone().read_back()));
         let lenient = decode(&canonical, true).unwrap();
         prop_assert_eq!(lenient.error, None);
-        prop_assert!(lenient.findings.iter().all(|finding| finding.kind == DecodeErrorKind::EmptyText));
+        prop_assert!(lenient.findings.iter().all(|finding| finding.kind == CifErrorKind::EmptyText));
         prop_assert_eq!(lenient.map, map.read_back());
     }
 
     #[test]
-    fn too_few_slots_cost_bytes_and_nothing_else(map in map(), slots in 0..10_usize) {
-        let canonical = map.encode(Dialect::Canonical).unwrap();
-        let frugal = map.encode_with(Dialect::Canonical, slots).unwrap();
+    fn cif_encoder_with_few_slots_only_costs_bytes(map in map(), slots in 0..10_usize) {
+        let canonical = map.encode(CifDialect::Canonical).unwrap();
+        let frugal = map.encode_with(CifDialect::Canonical, slots).unwrap();
         prop_assert_eq!(decode_strict(&frugal), Ok(map.clone().read_back()));
         if slots >= map.images.len() {
             prop_assert_eq!(canonical, frugal);
@@ -615,7 +619,7 @@ proptest! {
     }
 
     #[test]
-    fn lenient_reading_has_all_that_strict_reading_has(bytes in bytes_like_a_map()) {
+    fn cif_lenient_includes_strict(bytes in bytes_like_a_map()) {
         let (strict, lenient) = (decode(&bytes, false), decode(&bytes, true));
         if let Ok(strict) = strict {
             let lenient = lenient.unwrap();
@@ -624,8 +628,8 @@ proptest! {
             if let Some(error) = strict.error {
                 // The first thing that strict reading stops at is the first thing that lenient
                 // reading tells.
-                let told = lenient.findings.iter().chain(&lenient.error).find(|told| told.kind != DecodeErrorKind::EmptyText);
-                prop_assert_eq!(told, Some(&error));
+                let reported = lenient.findings.iter().chain(&lenient.error).find(|fault| fault.kind != CifErrorKind::EmptyText);
+                prop_assert_eq!(reported, Some(&error));
             }
         } else if let Ok(lenient) = lenient {
             prop_assert_eq!(lenient.findings.first(), strict.as_ref().err());
@@ -633,7 +637,7 @@ proptest! {
     }
 
     #[test]
-    fn fewer_slots_lose_paths_only(bytes in bytes_like_a_map(), slots in 0..4_usize) {
+    fn cif_decoder_with_few_slots_only_loses_paths(bytes in bytes_like_a_map(), slots in 0..4_usize) {
         if let (Ok(all), Ok(some)) = (decode(&bytes, true), decode_with(&bytes, true, slots)) {
             prop_assert_eq!(all.error, some.error);
             prop_assert_eq!(all.map.images.len(), some.map.images.len());
@@ -645,14 +649,14 @@ proptest! {
     }
 
     #[test]
-    fn odd_paths_read_as_a_plain_model_reads_them((bytes, count) in map_of_odd_paths()) {
+    fn cif_paths_agree_with_a_plain_model((bytes, count) in map_of_odd_paths()) {
         let lenient = decode(&bytes, true).unwrap();
         prop_assert_eq!(lenient.map.images.len(), count);
         let mut rest = &bytes[3..];
         let mut prefixes = Vec::new();
         for image in &lenient.map.images {
             let Some((text, after)) = model_path(&rest[4..], &mut prefixes) else {
-                // The model stops at a broken path, as Swift does. The decoder goes on behind it.
+                // The model stops at a broken path, as Swift does. The decoder goes on after it.
                 prop_assert_eq!(&image.path, &None);
                 return Ok(());
             };
@@ -664,7 +668,7 @@ proptest! {
     }
 
     #[test]
-    fn reading_stops_with_the_input(bytes in vec(any::<u8>(), 0..300)) {
+    fn cif_reading_stops_with_the_input(bytes in vec(any::<u8>(), 0..300)) {
         prop_assert!(slots_needed(&bytes) <= bytes.len());
         if let Ok(decoded) = decode(&bytes, true) {
             prop_assert!(decoded.map.images.len() <= bytes.len() / 4);
@@ -674,7 +678,7 @@ proptest! {
 
 // ---- single rules ----
 
-/// A 64-bit map without platform; every image has base 0x10, end 0x11 and this path.
+/// Returns a 64-bit map without platform; every image has base 0x10, end 0x11 and this path.
 fn map_of_paths(paths: &[&[u8]]) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0x80 | (paths.len() >> 7) as u8, (paths.len() & 0x7f) as u8];
     for path in paths {
@@ -689,37 +693,37 @@ fn paths_of(decoded: &Decoded) -> Vec<Option<&[u8]>> {
 }
 
 #[test]
-fn text_expanded_amid_string_data_belongs_to_the_prefix() {
+fn cif_prefix_includes_text_expanded_within() {
     // "x" + "/lib" + "/y" defines only "x/lib": the '/' of the fixed prefix is no string data.
     let bytes = map_of_paths(&[b"\x01x\x80\x02/y\x00", b"\xa0\x00", b"\xa1\x00"]);
     let lenient = decode(&bytes, true).unwrap();
     assert_eq!(paths_of(&lenient), [Some(&b"x/lib/y"[..]), Some(b"x/lib"), None]);
-    assert_eq!(lenient.finding_kinds(), [DecodeErrorKind::UnknownPrefixCode]);
+    assert_eq!(lenient.finding_kinds(), [CifErrorKind::UnknownPrefixCode]);
 }
 
 #[test]
-fn a_path_may_use_a_prefix_that_it_defined_itself() {
+fn cif_path_may_use_its_own_prefix() {
     let bytes = map_of_paths(&[b"\x03/a/\xa0\x00"]);
     assert_eq!(decode_strict(&bytes).unwrap().images[0].path.as_deref(), Some(&b"/a//a"[..]));
 }
 
 #[test]
-fn a_broken_path_does_not_shift_the_codes_behind_it() {
+fn cif_broken_path_keeps_later_codes() {
     let bytes = map_of_paths(&[b"\x9f\x04/a/b\x00", b"\x04/c/d\x00", b"\xa0\x00", b"\xa1\x00"]);
     let lenient = decode(&bytes, true).unwrap();
     assert_eq!(paths_of(&lenient), [None, Some(&b"/c/d"[..]), Some(b"/a"), Some(b"/c")]);
-    assert_eq!(lenient.findings, [DecodeError { offset: 8, kind: DecodeErrorKind::UnknownPrefixCode }]);
+    assert_eq!(lenient.findings, [CifError { offset: 8, kind: CifErrorKind::UnknownPrefixCode }]);
 }
 
 #[test]
-fn a_prefix_with_an_unknown_part_is_unknown() {
+fn cif_prefix_with_unknown_part_is_unknown() {
     let bytes = map_of_paths(&[b"\x03/a/\x9f\x02/b\x00", b"\xa0\x00", b"\xa1\x00", b"\xa2\x00"]);
     let lenient = decode(&bytes, true).unwrap();
     assert_eq!(paths_of(&lenient), [None, Some(&b"/a"[..]), None, None]);
 }
 
 #[test]
-fn prefixes_nest_sixteen_deep_and_no_deeper() {
+fn cif_prefixes_nest_at_most_sixteen_deep() {
     let mut paths: Vec<Vec<u8>> = vec![b"\x02x/\x00".to_vec()];
     for code in 0..20 {
         // "x", the prefix before, "/": one deeper.
@@ -731,12 +735,12 @@ fn prefixes_nest_sixteen_deep_and_no_deeper() {
         let expected = ["x".repeat(depth + 1), "/".to_owned()].concat();
         assert_eq!(path, (depth <= 16).then_some(expected.as_bytes()), "depth {depth}");
     }
-    assert_eq!(lenient.findings[0].kind, DecodeErrorKind::PrefixesNestTooDeep);
-    assert_eq!(lenient.findings[1].kind, DecodeErrorKind::UnknownPrefixCode);
+    assert_eq!(lenient.findings[0].kind, CifErrorKind::PrefixesNestTooDeep);
+    assert_eq!(lenient.findings[1].kind, CifErrorKind::UnknownPrefixCode);
 }
 
 #[test]
-fn doubling_prefixes_end_at_the_longest_path() {
+fn cif_doubling_prefixes_end_at_path_limit() {
     // Image 0 defines 63 bytes as code 32; each further one defines eight times the text of the one
     // before.
     let mut first = vec![0x3f];
@@ -754,39 +758,39 @@ fn doubling_prefixes_end_at_the_longest_path() {
     let lengths: Vec<usize> = paths_of(&lenient).iter().map(|path| path.map_or(0, <[u8]>::len)).collect();
     assert_eq!(lengths[..4], [63, 498, 3978, 31818]);
     assert!(lengths[4..].iter().all(|&length| length == 0), "{lengths:?}");
-    assert!(lenient.finding_kinds().contains(&DecodeErrorKind::PathTooLong));
+    assert!(lenient.finding_kinds().contains(&CifErrorKind::PathTooLong));
 }
 
 #[test]
-fn the_longest_path_is_written_and_read_and_one_byte_more_is_not() {
+fn cif_longest_path_is_accepted_and_longer_refused() {
     let mut map = OwnedMap {
         word_size: WordSize::Bits64,
         platform: String::new(),
         images: vec![OwnedImage::default()],
     };
     map.images[0].path = Some(vec![b'x'; MAX_PATH_BYTES as usize]);
-    let bytes = map.encode(Dialect::Canonical).unwrap();
+    let bytes = map.encode(CifDialect::Canonical).unwrap();
     assert_eq!(decode_strict(&bytes), Ok(map.clone()));
     map.images[0].path = Some(vec![b'x'; MAX_PATH_BYTES as usize + 1]);
-    assert_eq!(map.encode(Dialect::Canonical), Err(EncodeErrorKind::PathTooLong));
-    let bytes = map.encode(Dialect::Swift62).unwrap();
-    assert_eq!(decode_strict(&bytes).unwrap_err().kind, DecodeErrorKind::PathTooLong);
+    assert_eq!(map.encode(CifDialect::Canonical), Err(CifEncodeErrorKind::PathTooLong));
+    let bytes = map.encode(CifDialect::Swift62).unwrap();
+    assert_eq!(decode_strict(&bytes).unwrap_err().kind, CifErrorKind::PathTooLong);
 }
 
 #[test]
-fn the_decoder_says_when_it_had_no_slot() {
+fn cif_decoder_reports_missing_slots() {
     let bytes = map_of_paths(&[b"\x04/a/b\x00", b"\x04/c/d\x00", b"\xa0\x00", b"\xa1\x00"]);
     assert_eq!(slots_needed(&bytes), 2);
     let lenient = decode_with(&bytes, true, 1).unwrap();
     assert_eq!(paths_of(&lenient)[2..], [Some(&b"/a"[..]), None]);
-    assert_eq!(lenient.finding_kinds(), [DecodeErrorKind::NoSlotForPrefix]);
+    assert_eq!(lenient.finding_kinds(), [CifErrorKind::NoSlotForPrefix]);
     let strict = decode_with(&bytes, false, 1).unwrap();
-    assert_eq!(strict.error.unwrap().kind, DecodeErrorKind::NoSlotForPrefix);
+    assert_eq!(strict.error.unwrap().kind, CifErrorKind::NoSlotForPrefix);
     assert_eq!(strict.map.images.len(), 3);
 }
 
 #[test]
-fn characters_may_be_cut_between_pieces_but_not_by_other_opcodes() {
+fn cif_characters_may_span_pieces_only() {
     let cases: [(&[u8], bool); 7] = [
         (b"\x02a\xc3\x01\xa9\x00", true),
         (b"\x01\xe6\x01\xb5\x02\x8b/\x00", true),
@@ -802,30 +806,30 @@ fn characters_may_be_cut_between_pieces_but_not_by_other_opcodes() {
         assert_eq!(strict.error.is_none(), is_utf8, "{path:x?}");
         let lenient = decode(&bytes, true).unwrap();
         assert!(lenient.map.images[0].path.is_some(), "{path:x?}");
-        assert_eq!(lenient.finding_kinds().contains(&DecodeErrorKind::PathNotUtf8), !is_utf8, "{path:x?}");
+        assert_eq!(lenient.finding_kinds().contains(&CifErrorKind::PathNotUtf8), !is_utf8, "{path:x?}");
     }
 }
 
 #[test]
-fn bad_utf8_follows_a_prefix_wherever_it_is_used() {
+fn cif_bad_utf8_is_reported_at_each_use() {
     let bytes =
         map_of_paths(&[b"\x06/a/\xff/b\x00", b"\xa0\x00", b"\xa1\x00", b"\x02/x\xa1\x02/y\x00", b"\xa2\x00"]);
     let lenient = decode(&bytes, true).unwrap();
     let bad: Vec<bool> =
         paths_of(&lenient).iter().map(|path| std::str::from_utf8(path.unwrap()).is_err()).collect();
     assert_eq!(bad, [true, false, true, true, true]);
-    assert_eq!(lenient.finding_kinds(), [DecodeErrorKind::PathNotUtf8; 4]);
+    assert_eq!(lenient.finding_kinds(), [CifErrorKind::PathNotUtf8; 4]);
 }
 
-/// A map of this info byte with one image of this header, base and end.
+/// Returns a map of this info byte with one image of this header, base and end.
 fn one_image(info: u8, addresses: &[u8]) -> Vec<u8> {
     [&[info, 0, 1], addresses, &[0, 0]].concat()
 }
 
 #[test]
-fn addresses_must_be_of_the_word() {
-    use DecodeErrorKind as Kind;
-    type BaseAndEnd = Result<(u64, u64), DecodeErrorKind>;
+fn cif_refuses_addresses_wider_than_the_word() {
+    use CifErrorKind as Kind;
+    type BaseAndEnd = Result<(u64, u64), CifErrorKind>;
     let cases: [(u8, &[u8], BaseAndEnd); 20] = [
         (0, b"\x08\x7f\x00\x10", Ok((0x7f00, 0x7f10))),
         (0, b"\x08\xff\x00\x10", Ok((0xff00, 0xff10))),
@@ -861,7 +865,7 @@ fn addresses_must_be_of_the_word() {
 }
 
 #[test]
-fn a_relative_base_wraps_in_64_bits_only() {
+fn cif_relative_base_wraps_in_64_bits_only() {
     let two_images =
         |info: u8, first: &[u8], second: &[u8]| [&[info, 0, 2], first, &[0, 0], second, &[0, 0]].concat();
     let wraps = two_images(2, b"\x38\x7f\xff\xff\xff\xff\xff\xff\xf0\x01", b"\x80\x20\x01");
@@ -871,19 +875,19 @@ fn a_relative_base_wraps_in_64_bits_only() {
     let outside = two_images(0, b"\x08\x80\x00\x01", b"\x80\xff\x01");
     assert_eq!(
         decode_strict(&outside).unwrap_err(),
-        DecodeError { offset: 10, kind: DecodeErrorKind::BaseOutsideWord }
+        CifError { offset: 10, kind: CifErrorKind::BaseOutsideWord }
     );
     assert_eq!(decode(&outside, true).unwrap().map.images[1].base, 0x7fff);
 }
 
 #[test]
-fn counts_may_be_long_winded_but_not_large() {
+fn cif_counts_may_be_padded_but_not_large() {
     for (count, expected) in [
         (&b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00"[..], Ok(())),
-        (b"\xc0\x80\x00", Err(DecodeErrorKind::Truncated)),
-        (b"\xc0\x80\x01", Err(DecodeErrorKind::TooManyImages)),
-        (b"\x82\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00", Err(DecodeErrorKind::TooManyImages)),
-        (b"\x80\x80", Err(DecodeErrorKind::Truncated)),
+        (b"\xc0\x80\x00", Err(CifErrorKind::Truncated)),
+        (b"\xc0\x80\x01", Err(CifErrorKind::TooManyImages)),
+        (b"\x82\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00", Err(CifErrorKind::TooManyImages)),
+        (b"\x80\x80", Err(CifErrorKind::Truncated)),
     ] {
         let input = [&[2, 0], count].concat();
         let found = decode_strict(&input).map(|_| ()).map_err(|error| error.kind);
@@ -893,11 +897,11 @@ fn counts_may_be_long_winded_but_not_large() {
 }
 
 #[test]
-fn what_the_format_cannot_hold_is_refused_by_the_writer() {
-    use EncodeErrorKind as Kind;
+fn cif_writer_refuses_unsupported_content() {
+    use CifEncodeErrorKind as Kind;
     let fails = |map: &OwnedMap, canonical: Option<Kind>, swift: Option<Kind>| {
-        assert_eq!(map.encode(Dialect::Canonical).err(), canonical, "{:?}", map.images);
-        assert_eq!(map.encode(Dialect::Swift62).err(), swift, "{:?}", map.images);
+        assert_eq!(map.encode(CifDialect::Canonical).err(), canonical, "{:?}", map.images);
+        assert_eq!(map.encode(CifDialect::Swift62).err(), swift, "{:?}", map.images);
     };
     let map = |image: OwnedImage| OwnedMap {
         word_size: WordSize::Bits32,
@@ -953,16 +957,16 @@ fn what_the_format_cannot_hold_is_refused_by_the_writer() {
         (1 << 20) + 1
     ];
     let map = ImageMap { word_size: WordSize::Bits64, platform: "", images: &images };
-    let error = encode(&map, Dialect::Canonical, &mut [], &mut CountingSink::default()).unwrap_err();
+    let error = encode(&map, CifDialect::Canonical, &mut [], &mut CountingSink::default()).unwrap_err();
     assert_eq!((error.image, error.kind), (None, Kind::TooManyImages));
-    assert_eq!(encode(&map, Dialect::Swift62, &mut [], &mut CountingSink::default()), Ok(()));
+    assert_eq!(encode(&map, CifDialect::Swift62, &mut [], &mut CountingSink::default()), Ok(()));
 
-    let error = encode(&map, Dialect::Swift62, &mut [], &mut SliceSink::new(&mut [0; 11])).unwrap_err();
+    let error = encode(&map, CifDialect::Swift62, &mut [], &mut SliceSink::new(&mut [0; 11])).unwrap_err();
     assert_eq!((error.image, error.to_string().as_str()), (Some(1), "image 1: the output buffer is full"));
 }
 
 #[test]
-fn thousands_of_images_take_time_in_proportion() {
+fn cif_time_is_linear_in_images() {
     // All keys share a long start, which is the worst for a list. Enough of them that n * n would
     // be felt.
     let image = |index: u64| OwnedImage {
@@ -978,6 +982,6 @@ fn thousands_of_images_take_time_in_proportion() {
         platform: "Linux".into(),
         images: (0..20_000).map(image).collect(),
     };
-    let bytes = map.encode(Dialect::Canonical).unwrap();
+    let bytes = map.encode(CifDialect::Canonical).unwrap();
     assert_eq!(decode_strict(&bytes), Ok(map));
 }

@@ -1,15 +1,15 @@
 //! cairn's heap blocks: what is written is read, and what was not written is not taken for a block.
 
 use cairn_wire::heapblock::{
-    Anchor, AnchorError, BlockLayout, ByteOrder, FREED_MAGIC, Header, HeaderError, LIVE_MAGIC, SIZE_LIMIT,
-    StackReference, State, guard, inline_stack,
+    Anchor, AnchorError, BlockLayout, BlockState, ByteOrder, FREED_MAGIC, Header, HeaderError, LIVE_MAGIC,
+    SIZE_LIMIT, StackReference, guard, inline_stack,
     stack_table::{Entry, FrameKind, Head, TableError},
 };
 use proptest::prelude::*;
 
 /// The layout as its document draws it, without the code of the crate.
 #[test]
-fn a_header_is_these_bytes() {
+fn heapblock_header_has_these_bytes() {
     let header = Header::new(0x01_2345_6789, StackReference::Number(0xdead_beef), 12, true).unwrap();
     let little = header.to_bytes(0x7f12_3456_7000, ByteOrder::LittleEndian);
     assert_eq!(little[4..], [0x89, 0x67, 0x45, 0x23, 0xef, 0xbe, 0xad, 0xde, 0x6c, 0x01, 0x1a, 0xca]);
@@ -23,21 +23,21 @@ fn a_header_is_these_bytes() {
 }
 
 #[test]
-fn copies_and_freed_blocks_are_told() {
+fn heapblock_distinguishes_copies_and_freed_blocks() {
     let header = Header::new(40, StackReference::Tag(1), 3, false).unwrap();
     let mut words = header.to_words(0x2000_0100);
-    assert_eq!(Header::from_words(words, 0x2000_0100), Ok((header, State::Live)));
+    assert_eq!(Header::from_words(words, 0x2000_0100), Ok((header, BlockState::Live)));
     for elsewhere in [0x2000_0104, 0x2000_00fc, 0x100, 0x2_2000_0100] {
         assert_eq!(Header::from_words(words, elsewhere), Err(HeaderError::WrongCheck), "{elsewhere:#x}");
     }
     words[3] = Header::freed(words[3]);
-    assert_eq!(Header::from_words(words, 0x2000_0100), Ok((header, State::Freed)));
+    assert_eq!(Header::from_words(words, 0x2000_0100), Ok((header, BlockState::Freed)));
     assert_eq!(Header::from_words([0; 4], 0), Err(HeaderError::NoMagic));
     assert_eq!(Header::from_words([u32::MAX; 4], 0x1000), Err(HeaderError::NoMagic));
 }
 
 #[test]
-fn extremes_are_clamped_or_refused() {
+fn heapblock_clamps_or_refuses_extremes() {
     let header = Header::new(u64::MAX, StackReference::None, 0, false).unwrap();
     assert_eq!((header.size_bytes(), header.prefix_bytes(), header.guard_bytes()), (SIZE_LIMIT, 16, 0));
     assert_eq!(Header::new(0, StackReference::None, 32, false), None);
@@ -46,11 +46,11 @@ fn extremes_are_clamped_or_refused() {
     assert_eq!(inline_stack::reference(&[0; 65_536]), None);
 }
 
-/// 2^20 random headers with a right magic: their checks must be right as often as chance has it. Of
-/// 32 bits, 14 are looked at, so that there is something to count: 64 are expected, and a fair hash
-/// is within 5 standard deviations of it.
+/// 2^20 random headers with a right magic: their checks must be right as often as chance has it.
+/// The test compares 14 of 32 bits, so that collisions can be counted: 64 are expected, and a fair
+/// hash is within 5 standard deviations of that.
 #[test]
-fn checks_agree_no_more_often_than_by_chance() {
+fn heapblock_checks_collide_only_by_chance() {
     let mut random = Random(0x1234_5678_9abc_def1);
     for magic in [LIVE_MAGIC, FREED_MAGIC] {
         let mut agreeing = 0;
@@ -66,11 +66,10 @@ fn checks_agree_no_more_often_than_by_chance() {
     }
 }
 
-/// Headers as they are in real heaps, small sizes and small numbers, differ from each other in few
-/// bits. The check of one must not be that of its neighbours: about half of its bits change with
-/// each bit.
+/// Headers of real heaps differ in few bits, as they have small sizes and small numbers. The check
+/// of one must not be that of its neighbours: about half of its bits change with each bit.
 #[test]
-fn every_bit_of_a_header_is_in_the_check() {
+fn heapblock_check_covers_every_header_bit() {
     let mut changed = [0_u32; 96];
     let rounds = 2048;
     for round in 0..rounds {
@@ -97,7 +96,7 @@ fn every_bit_of_a_header_is_in_the_check() {
 }
 
 #[test]
-fn damaged_anchors_are_none() {
+fn heapblock_refuses_damaged_anchors() {
     let anchor = Anchor {
         layout: BlockLayout::Lws,
         own_address: 0x1000,
@@ -123,7 +122,7 @@ fn damaged_anchors_are_none() {
 }
 
 #[test]
-fn damaged_tables_are_refused() {
+fn heapblock_refuses_damaged_tables() {
     let head = Head { segment_entries_log2: 16, end: 1 << 20, segment_count: 16 };
     let bytes = head.to_bytes(ByteOrder::BigEndian);
     assert_eq!(Head::parse(&bytes, ByteOrder::BigEndian), Ok(head));
@@ -173,13 +172,13 @@ fn any_order() -> impl Strategy<Value = ByteOrder> {
 
 proptest! {
     #[test]
-    fn headers_are_read_as_written(
+    fn heapblock_round_trips_headers(
         size in 0..=SIZE_LIMIT, stack in any_reference(), alignment in 0..32_u32, guarded: bool,
         address in any::<u64>().prop_map(|address| address & !3), order in any_order(),
     ) {
         let header = Header::new(size, stack, alignment, guarded).unwrap();
         let bytes = header.to_bytes(address, order);
-        prop_assert_eq!(Header::from_bytes(bytes, address, order), Ok((header, State::Live)));
+        prop_assert_eq!(Header::from_bytes(bytes, address, order), Ok((header, BlockState::Live)));
         prop_assert_eq!(Header::implied_address(bytes, order), Some(address & 0x3_ffff_fffc));
         prop_assert!(header.prefix_bytes() >= 16 + stack.inline_bytes());
         prop_assert_eq!(header.prefix_bytes() % (1 << alignment), 0);
@@ -187,7 +186,7 @@ proptest! {
     }
 
     #[test]
-    fn any_changed_bit_is_noticed(
+    fn heapblock_notices_any_changed_bit(
         size in 0..=SIZE_LIMIT, stack in any_reference(), address in any::<u64>().prop_map(|address| address & !3),
         bit in 0..128_usize,
     ) {
@@ -198,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn guards_tell_how_far_was_written(size in 0..100_000_u64, overflow in 0..9_usize, byte in 0..0x80_u8) {
+    fn heapblock_guard_counts_overwritten_bytes(size in 0..100_000_u64, overflow in 0..9_usize, byte in 0..0x80_u8) {
         let mut found: Vec<u8> = guard::pattern(size).collect();
         prop_assert_eq!(found.len(), guard::bytes_behind(size));
         prop_assert_eq!((size as usize + found.len()) % 8, 0);
@@ -209,7 +208,7 @@ proptest! {
 
     /// 16 bits of check let one damage in 65,536 pass; of 255, more than three never.
     #[test]
-    fn inline_stacks_are_checked(bytes in prop::collection::vec(any::<u8>(), 1..200), at: prop::sample::Index) {
+    fn heapblock_checks_inline_stacks(bytes in prop::collection::vec(any::<u8>(), 1..200), at: prop::sample::Index) {
         let reference = inline_stack::reference(&bytes).unwrap();
         prop_assert!(inline_stack::is_intact(reference, &bytes));
         prop_assert!(!inline_stack::is_intact(reference, &bytes[1..]));

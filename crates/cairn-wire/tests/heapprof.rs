@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use cairn_format::{AbsoluteAddress, CountingSink, SliceSink};
 use cairn_wire::heapprof::{
-    Alignment, Block, CallerCounts, Findings, HeaderWriter, Layout, MAX_CALLERS, MAX_OVERLAP_BYTES, Search,
-    StreamSearcher, WriteErrorKind, percent, write_cluster,
+    Alignment, Block, CallerCounts, HeaderWriter, HeapprofLayout, HeapprofWriteErrorKind, MAX_CALLERS,
+    MAX_OVERLAP_BYTES, Search, SearchFindings, StreamSearcher, percent, write_cluster,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -31,13 +31,13 @@ impl From<Block<'_>> for Found {
     }
 }
 
-fn search_slice(search: Search, memory: &[u8]) -> (Vec<Found>, Findings) {
+fn search_slice(search: Search, memory: &[u8]) -> (Vec<Found>, SearchFindings) {
     let mut blocks = search.blocks(memory);
     let found = blocks.by_ref().map(Found::from).collect();
     (found, blocks.findings())
 }
 
-fn search_chunks(search: Search, memory: &[u8], chunk_sizes: &[usize]) -> (Vec<Found>, Findings) {
+fn search_chunks(search: Search, memory: &[u8], chunk_sizes: &[usize]) -> (Vec<Found>, SearchFindings) {
     let mut stream = StreamSearcher::new(search);
     let mut found = Vec::new();
     let mut rest = memory;
@@ -53,7 +53,7 @@ fn search_chunks(search: Search, memory: &[u8], chunk_sizes: &[usize]) -> (Vec<F
     (found, findings)
 }
 
-fn search_windows(search: Search, memory: &[u8], window_bytes: usize) -> (Vec<Found>, Findings) {
+fn search_windows(search: Search, memory: &[u8], window_bytes: usize) -> (Vec<Found>, SearchFindings) {
     let mut searcher = search.searcher();
     let mut found = Vec::new();
     let mut start = 0;
@@ -70,8 +70,8 @@ fn search_windows(search: Search, memory: &[u8], window_bytes: usize) -> (Vec<Fo
     }
 }
 
-/// All ways to search must agree.
-fn search_all_ways(search: Search, memory: &[u8]) -> (Vec<Found>, Findings) {
+/// Returns all ways to search must agree.
+fn search_all_ways(search: Search, memory: &[u8]) -> (Vec<Found>, SearchFindings) {
     let whole = search_slice(search, memory);
     for chunk_sizes in [&[1][..], &[3, 1, 8], &[64, 0], &[797, 5], &[1599, 1601], &[4000]] {
         assert_eq!(search_chunks(search, memory, chunk_sizes), whole, "chunks of {chunk_sizes:?}");
@@ -89,12 +89,12 @@ fn memory(case: &Value) -> Vec<u8> {
     memory
 }
 
-fn layout(case: &Value) -> Layout {
+fn layout(case: &Value) -> HeapprofLayout {
     match (number(&case["word_bits"]), text(case, "endian")) {
-        (32, "little") => Layout::LittleEndian32,
-        (64, "little") => Layout::LittleEndian64,
-        (32, "big") => Layout::BigEndian32,
-        (64, "big") => Layout::BigEndian64,
+        (32, "little") => HeapprofLayout::LittleEndian32,
+        (64, "little") => HeapprofLayout::LittleEndian64,
+        (32, "big") => HeapprofLayout::BigEndian32,
+        (64, "big") => HeapprofLayout::BigEndian64,
         other => panic!("{}: {other:?}", name(case)),
     }
 }
@@ -109,7 +109,7 @@ fn expected(blocks: &Value) -> Vec<Found> {
     blocks.iter().map(found).collect()
 }
 
-/// The reference's report; `None` where it divides by zero or has nothing to say.
+/// Returns the reference's report; `None` where it divides by zero or has nothing to say.
 fn report(blocks: &[Found]) -> Option<String> {
     let mut clusters = BTreeMap::<&[u64], Vec<u64>>::new();
     for block in blocks {
@@ -137,7 +137,7 @@ fn report(blocks: &[Found]) -> Option<String> {
 
 // Failed with: unnoticed changes of `memory_bytes` and of what lies between blocks.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn heapprof_vectors_hold_and_every_field_is_judged() {
     assert_changes_are_noticed(
         &cases("heapprof.json", None),
         check,
@@ -155,7 +155,7 @@ fn check(case: &Value) {
         match case["reference_raises"].as_str() {
             None => {
                 assert_eq!(compat, expected(&case["reference_blocks"]), "{case_name}");
-                assert_eq!(findings, Findings::default(), "{case_name}");
+                assert_eq!(findings, SearchFindings::default(), "{case_name}");
                 assert_eq!(report(&compat).as_deref(), case["reference_report"].as_str(), "{case_name}");
             }
             // Where the reference stops with an error for want of a size, the blocks around it are
@@ -189,11 +189,11 @@ fn check(case: &Value) {
 }
 
 #[test]
-fn the_most_frequent_caller_count_tells_chance_finds() {
+fn heapprof_caller_count_exposes_chance_finds() {
     let case = cases("heapprof.json", None).into_iter().find(|case| case["id"] == "heapprof-p039").unwrap();
     let mut memory = memory(&case);
     memory.extend(b"HeaP\0\0\0\0\x11\0\0\0\0\0\0\0ProF\0\0\0\0");
-    let blocks = Search::robust(Layout::LittleEndian64).blocks(&memory);
+    let blocks = Search::robust(HeapprofLayout::LittleEndian64).blocks(&memory);
     let counts: CallerCounts = blocks.clone().collect();
     assert_eq!(counts.most_frequent(), Some(4));
     let usual: Vec<Found> = blocks.filter(|block| counts.is_usual(block)).map(Found::from).collect();
@@ -202,17 +202,17 @@ fn the_most_frequent_caller_count_tells_chance_finds() {
 }
 
 #[test]
-fn an_end_word_shares_no_byte_with_the_next_block() {
+fn heapprof_end_word_shares_no_byte_with_next_block() {
     let memory = b"PaeHsizeForPaeHsizeForP";
-    let search = Search::robust(Layout::BigEndian32).alignment(Alignment::Byte);
+    let search = Search::robust(HeapprofLayout::BigEndian32).alignment(Alignment::Byte);
     let (found, _) = search_all_ways(search, memory);
-    assert_eq!(magic_bounds(Layout::BigEndian32, &found), [(0, 8)]);
+    assert_eq!(magic_bounds(HeapprofLayout::BigEndian32, &found), [(0, 8)]);
     let (found, _) = search_all_ways(search, &memory[11..]);
-    assert_eq!(magic_bounds(Layout::BigEndian32, &found), [(0, 8)]);
+    assert_eq!(magic_bounds(HeapprofLayout::BigEndian32, &found), [(0, 8)]);
 }
 
 #[test]
-fn sizes_python_calls_long_have_their_suffix() {
+fn heapprof_report_marks_python_long_sizes() {
     let found = [(1 << 63, 1), ((1 << 63) - 1, 1), (5, 2)].map(|(size_bytes, caller)| Found {
         offset: 0,
         size_bytes,
@@ -225,10 +225,10 @@ fn sizes_python_calls_long_have_their_suffix() {
 }
 
 #[test]
-fn the_writer_says_what_it_cannot_write() {
-    let error = HeaderWriter::new(Layout::BigEndian32, MAX_CALLERS + 1).unwrap_err();
-    assert_eq!(error.kind, WriteErrorKind::TooManyCallers);
-    let writer = HeaderWriter::new(Layout::BigEndian32, 2).unwrap();
+fn heapprof_writer_refuses_unsupported_content() {
+    let error = HeaderWriter::new(HeapprofLayout::BigEndian32, MAX_CALLERS + 1).unwrap_err();
+    assert_eq!(error.kind, HeapprofWriteErrorKind::TooManyCallers);
+    let writer = HeaderWriter::new(HeapprofLayout::BigEndian32, 2).unwrap();
     let callers = [1, 2, 0x1_0000_0000].map(AbsoluteAddress::new);
     let error = writer.encode(0, &callers, &mut CountingSink::default()).unwrap_err();
     assert_eq!(error.to_string(), "too many callers at byte 16 of a heapprof block");
@@ -236,11 +236,10 @@ fn the_writer_says_what_it_cannot_write() {
     assert_eq!(error.to_string(), "0x100000000 does not fit into a word at byte 12 of a heapprof block");
     let error = writer.encode(0, &callers[..1], &mut SliceSink::new(&mut [0; 10])).unwrap_err();
     assert_eq!(error.to_string(), "no room for the header at byte 8 of a heapprof block");
-    assert_eq!(writer.clear_magics(&mut [0; 19]).unwrap_err().kind, WriteErrorKind::NoRoom);
+    assert_eq!(writer.clear_magics(&mut [0; 19]).unwrap_err().kind, HeapprofWriteErrorKind::NoRoom);
 }
 
-/// The slow and plain model of the reference's search: offsets of magics by text search, over the
-/// whole dump each time.
+/// Models the reference's search slowly: offsets of magics by text search over the whole dump.
 fn model_compat(word: usize, memory: &[u8]) -> Vec<(usize, usize)> {
     let find = |text: &[u8], from: usize| {
         memory.get(from..)?.windows(4).position(|bytes| bytes == text).map(|place| place + from)
@@ -259,13 +258,13 @@ fn model_compat(word: usize, memory: &[u8]) -> Vec<(usize, usize)> {
     blocks
 }
 
-/// The slow and plain model of the robust search.
-fn model_robust(layout: Layout, step: usize, memory: &[u8]) -> Vec<(usize, usize)> {
+/// Returns the slow and plain model of the robust search.
+fn model_robust(layout: HeapprofLayout, step: usize, memory: &[u8]) -> Vec<(usize, usize)> {
     let word = layout.word_bytes();
     let encoded = |magic: u32| {
         let mut bytes = vec![0; word];
         match layout {
-            Layout::LittleEndian32 | Layout::LittleEndian64 => {
+            HeapprofLayout::LittleEndian32 | HeapprofLayout::LittleEndian64 => {
                 bytes[..4].copy_from_slice(&magic.to_le_bytes())
             }
             _ => bytes[word - 4..].copy_from_slice(&magic.to_be_bytes()),
@@ -290,7 +289,7 @@ fn model_robust(layout: Layout, step: usize, memory: &[u8]) -> Vec<(usize, usize
     blocks
 }
 
-fn magic_bounds(layout: Layout, found: &[Found]) -> Vec<(usize, usize)> {
+fn magic_bounds(layout: HeapprofLayout, found: &[Found]) -> Vec<(usize, usize)> {
     let end = |block: &Found| block.offset as usize + (block.callers.len() + 2) * layout.word_bytes();
     found.iter().map(|block| (block.offset as usize, end(block))).collect()
 }
@@ -309,13 +308,13 @@ fn crowded_memory(pieces: usize) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..pieces).prop_map(|pieces| pieces.concat())
 }
 
-fn any_layout() -> impl Strategy<Value = Layout> {
-    prop::sample::select(Layout::ALL.to_vec())
+fn any_layout() -> impl Strategy<Value = HeapprofLayout> {
+    prop::sample::select(HeapprofLayout::ALL.to_vec())
 }
 
 proptest! {
     #[test]
-    fn searches_agree_with_their_plain_models(memory in crowded_memory(24), layout in any_layout()) {
+    fn heapprof_searches_agree_with_plain_models(memory in crowded_memory(24), layout in any_layout()) {
         let (compat, _) = search_slice(Search::compat(layout), &memory);
         prop_assert_eq!(magic_bounds(layout, &compat), model_compat(layout.word_bytes(), &memory));
         for (alignment, step) in [(Alignment::Word, layout.word_bytes()), (Alignment::Byte, 1)] {
@@ -325,7 +324,7 @@ proptest! {
     }
 
     #[test]
-    fn any_chunking_gives_the_same_blocks(
+    fn heapprof_any_chunking_finds_the_same_blocks(
         memory in crowded_memory(120),
         layout in any_layout(),
         chunk_sizes in prop::collection::vec(prop_oneof![0_usize..20, 0_usize..3000], 1..6),
@@ -341,7 +340,7 @@ proptest! {
     }
 
     #[test]
-    fn written_blocks_are_found_until_they_are_freed(
+    fn heapprof_finds_blocks_until_they_are_freed(
         layout in any_layout(),
         capacity in 0..=MAX_CALLERS,
         blocks in prop::collection::vec((0_u64..300, prop::collection::vec(1_u32.., 0..8), any::<bool>()), 0..12),
@@ -379,7 +378,7 @@ proptest! {
             .map(|block| (Found::from(block), block.user_offset() - block.offset()))
             .collect();
         prop_assert_eq!(&found, &live);
-        if [Layout::LittleEndian32, Layout::LittleEndian64].contains(&layout) {
+        if [HeapprofLayout::LittleEndian32, HeapprofLayout::LittleEndian64].contains(&layout) {
             let compat: Vec<_> = Search::compat(layout).blocks(&memory).map(Found::from).collect();
             prop_assert_eq!(compat, live.into_iter().map(|(block, _)| block).collect::<Vec<_>>());
         }

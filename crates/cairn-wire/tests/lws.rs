@@ -1,12 +1,15 @@
 //! libwebsockets blobs, their place in memory and their text forms, against the conformance vectors
 //! and against a model of the format that works on strings of `0` and `1`.
+//!
+//! Long because the bit-string model, the vectors and the properties of one format share their
+//! helpers.
 
 mod support;
 
 use cairn_format::{AbsoluteAddress, CountingSink, Frame, SliceSink, WordSize};
 use cairn_wire::bits::{BitReader, BitWriter};
 use cairn_wire::lws::log_line::{self, Mark, TextErrorKind};
-use cairn_wire::lws::{self, Capacity, DecodeErrorKind, EncodeErrorKind, metadata};
+use cairn_wire::lws::{self, BlobCapacity, LwsEncodeErrorKind, LwsErrorKind, metadata};
 use proptest::prelude::*;
 use serde_json::Value;
 use support::mutate::assert_changes_are_noticed;
@@ -17,7 +20,7 @@ const FILE: &str = "lws_backtrace.json";
 // Failed with: unnoticed changes, among them of `log_line_cut`, `reference_agrees`,
 // `reference_on_64bit_host_decodes_to` and `reference_decodes_its_own_blob_to`.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn lws_vectors_hold_and_every_field_is_judged() {
     assert_changes_are_noticed(
         &cases(FILE, None),
         check,
@@ -92,9 +95,9 @@ fn check_encode_64bit_high(case: &Value) {
     if case["canonical_not_encodable"] == true {
         assert!(matches!(
             blob.expect_err(text(case, "id")).kind,
-            EncodeErrorKind::AddressTooWide | EncodeErrorKind::SizeTooWide
+            LwsEncodeErrorKind::AddressTooWide | LwsEncodeErrorKind::SizeTooWide
         ));
-        // What cannot be written is neither bytes nor under suspicion.
+        // Values that cannot be written are neither bytes nor under suspicion.
         assert!(case["canonical_blob_hex"].is_null(), "{}", name(case));
         assert!(case["alias_suspected_in_canonical_blob"].is_null(), "{}", name(case));
     } else {
@@ -162,14 +165,14 @@ fn check_malformed(case: &Value) {
     }
 }
 
-/// What the reference makes of a malformed blob. It does not look at what follows the size.
+/// Returns what the reference makes of a malformed blob. It does not look at what follows the size.
 fn reference_verdict(blob: &[u8]) -> &'static str {
     const FIRST_ITEM_BITS: u64 = 6;
     let Ok(whole) = lws::Blob::whole(blob) else { return "the decode tool refuses the length" };
     match whole.decode_leading(WordSize::Bits64) {
         Ok(_) => "accepts",
         Err(error)
-            if matches!(error.kind, DecodeErrorKind::NoSuchBase { .. })
+            if matches!(error.kind, LwsErrorKind::NoSuchBase { .. })
                 && error.offset_bits == FIRST_ITEM_BITS =>
         {
             "aborts (assertion)"
@@ -180,6 +183,7 @@ fn reference_verdict(blob: &[u8]) -> &'static str {
 
 fn check_dump_line_limit(case: &Value) {
     check_both_ways(case, "blob_hex", WordSize::Bits64);
+    // check-words: quoted
     assert_eq!(number(&case["characters_kept"]), log_line::DUMP_LIMIT_CHARACTERS as u64);
     let expected = addresses(case);
     let mut buffer = [0; log_line::BUFFER_BYTES];
@@ -215,17 +219,17 @@ fn check_capacity(case: &Value) {
     assert_eq!(blob, expected, "{}", name(case));
     assert_eq!(
         reason.map(|error| error.kind),
-        gives_up.then_some(EncodeErrorKind::SinkFull),
+        gives_up.then_some(LwsEncodeErrorKind::SinkFull),
         "{}",
         name(case)
     );
     let layout = metadata::PrefixLayout::new(blob.len(), WordSize::Bits64).unwrap();
     assert_eq!(layout.prefix_bytes() as u64, number(&case["prefix_bytes_64bit"]), "{}", name(case));
 
-    let strict = lws::encode_into(&addresses, size, &mut buffer, Capacity::Reference);
+    let strict = lws::encode_into(&addresses, size, &mut buffer, BlobCapacity::Reference);
     assert_eq!(strict.is_err(), gives_up, "{}", name(case));
     let needed = encode(&addresses, size).unwrap().len();
-    let whole = lws::encode_into(&addresses, size, &mut buffer, Capacity::WholeBuffer).map(<[u8]>::len);
+    let whole = lws::encode_into(&addresses, size, &mut buffer, BlobCapacity::WholeBuffer).map(<[u8]>::len);
     let fits = needed as u64 <= number(&case["buffer_bytes"]);
     assert_eq!(whole.ok(), fits.then_some(needed), "{}", name(case));
 }
@@ -261,8 +265,8 @@ fn check_memory_layout(case: &Value) {
 
 fn check_capture_trim(case: &Value) {
     let walked = numbers(&case["unwound"]).into_iter().map(AbsoluteAddress::new);
-    let kept = lws::trim(walked, number(&case["pre"]) as usize, number(&case["post"]) as usize);
-    assert_eq!(kept.collect::<Vec<_>>(), addresses(case), "{}", name(case));
+    let selected = lws::trim(walked, number(&case["pre"]) as usize, number(&case["post"]) as usize);
+    assert_eq!(selected.collect::<Vec<_>>(), addresses(case), "{}", name(case));
 }
 
 fn check_text(case: &Value) {
@@ -344,9 +348,9 @@ fn addresses(case: &Value) -> Vec<AbsoluteAddress> {
     numbers(&case["addresses"]).into_iter().map(AbsoluteAddress::new).collect()
 }
 
-fn encode(addresses: &[AbsoluteAddress], size: u64) -> Result<Vec<u8>, lws::EncodeError> {
+fn encode(addresses: &[AbsoluteAddress], size: u64) -> Result<Vec<u8>, lws::LwsEncodeError> {
     let mut buffer = [0; lws::BLOB_BUFFER_BYTES];
-    lws::encode_into(addresses, size, &mut buffer, Capacity::Reference).map(<[u8]>::to_vec)
+    lws::encode_into(addresses, size, &mut buffer, BlobCapacity::Reference).map(<[u8]>::to_vec)
 }
 
 fn compressed_line(blob: &[u8]) -> String {
@@ -365,8 +369,8 @@ fn decoded_line(blob: &[u8]) -> String {
     String::from_utf8(sink.written().to_vec()).unwrap()
 }
 
-/// The format once more, from its description alone: strings of `0` and `1`, no shifts, no history
-/// buffer.
+/// Encodes from the description alone, with strings of `0` and `1`. There are no shifts and no
+/// history buffer.
 mod model {
     use cairn_format::AbsoluteAddress;
 
@@ -392,7 +396,7 @@ mod model {
         close(bits)
     }
 
-    /// A number as its width in 6 bits and itself.
+    /// Returns a number as its width in 6 bits and itself.
     pub(super) fn sized(value: u64) -> String {
         field(width(value) as u64, 6) + &field(value, width(value))
     }
@@ -405,7 +409,7 @@ mod model {
         format!("{value:b}").len()
     }
 
-    /// The addresses and the size that the reference's decoder gives on a 64-bit machine.
+    /// Returns the addresses and the size that the reference's decoder gives on a 64-bit machine.
     ///
     /// Its loop takes the spare bit for bit -1 of the value, and shifts an `int` by the number of
     /// the bit modulo 32: a 1 in bit 31, or in the spare bit, sets all bits from 31 up. A width
@@ -416,7 +420,7 @@ mod model {
         let mut read = |width: i32| {
             (0..=width).rev().fold(0_u64, |value, above| match bits.next() {
                 Some('1') => {
-                    // `above` counts the bits behind this one, the spare bit among them.
+                    // `above` counts the bits after this one, the spare bit among them.
                     let number = (above - 1).rem_euclid(32);
                     value | i64::from(1_i32 << number) as u64
                 }
@@ -453,38 +457,38 @@ mod model {
 }
 
 #[test]
-fn more_than_31_addresses_are_refused() {
+fn lws_encoder_refuses_more_than_31_addresses() {
     let deep = vec![AbsoluteAddress::new(1); 32];
-    assert_eq!(encode(&deep, 1).unwrap_err().kind, EncodeErrorKind::TooDeep);
+    assert_eq!(encode(&deep, 1).unwrap_err().kind, LwsEncodeErrorKind::TooDeep);
     assert!(encode(&deep[..31], 1).is_ok());
 }
 
 #[test]
-fn values_of_64_bits_are_refused_at_their_place() {
+fn lws_encoder_refuses_64_bit_values() {
     let addresses = [5, 6, 1 << 63].map(AbsoluteAddress::new);
     assert_eq!(
         encode(&addresses, 1),
-        Err(lws::EncodeError { item: 2, kind: EncodeErrorKind::AddressTooWide })
+        Err(lws::LwsEncodeError { item: 2, kind: LwsEncodeErrorKind::AddressTooWide })
     );
-    assert_eq!(encode(&addresses[..2], 1 << 63).unwrap_err().kind, EncodeErrorKind::SizeTooWide);
+    assert_eq!(encode(&addresses[..2], 1 << 63).unwrap_err().kind, LwsEncodeErrorKind::SizeTooWide);
     assert!(encode(&[AbsoluteAddress::new(u64::MAX >> 1)], u64::MAX >> 1).is_ok());
 }
 
 #[test]
-fn an_encoder_told_the_wrong_depth_says_so() {
-    let mut encoder = lws::Encoder::new(CountingSink::default(), 1).unwrap();
-    let early = lws::Encoder::new(CountingSink::default(), 1).unwrap().allocation_size(1);
-    assert_eq!(early.unwrap_err().kind, EncodeErrorKind::WrongCount);
+fn lws_encoder_reports_a_wrong_depth() {
+    let mut encoder = lws::LwsEncoder::new(CountingSink::default(), 1).unwrap();
+    let early = lws::LwsEncoder::new(CountingSink::default(), 1).unwrap().allocation_size(1);
+    assert_eq!(early.unwrap_err().kind, LwsEncodeErrorKind::WrongCount);
     encoder.address(AbsoluteAddress::new(1)).unwrap();
-    assert_eq!(encoder.address(AbsoluteAddress::new(1)).unwrap_err().kind, EncodeErrorKind::WrongCount);
+    assert_eq!(encoder.address(AbsoluteAddress::new(1)).unwrap_err().kind, LwsEncodeErrorKind::WrongCount);
 }
 
 #[test]
-fn a_blob_may_be_65535_bytes_long_and_not_one_more() {
+fn lws_blob_has_at_most_65535_bytes() {
     for (field_bytes, fits) in [(65_531_u32, true), (65_532, false)] {
         // Depth 0 (6 bits) and size 1 (9 bits) take two bytes, with one bit of padding.
         let mut buffer = vec![0; 70_000];
-        let encoder = lws::Encoder::new(SliceSink::new(&mut buffer), 0).unwrap();
+        let encoder = lws::LwsEncoder::new(SliceSink::new(&mut buffer), 0).unwrap();
         let mut blob = encoder.allocation_size(1).unwrap();
         for _ in 0..field_bytes {
             blob.user_fields().bits(0xff, 8).unwrap();
@@ -496,13 +500,13 @@ fn a_blob_may_be_65535_bytes_long_and_not_one_more() {
             Ok((blob_bytes, sink)) => {
                 assert_eq!((blob_bytes, sink.written().len()), (65_535, 65_535));
             }
-            Err(error) => assert_eq!(error.kind, EncodeErrorKind::BlobTooLong),
+            Err(error) => assert_eq!(error.kind, LwsEncodeErrorKind::BlobTooLong),
         }
     }
 }
 
 #[test]
-fn a_sum_wraps_in_the_word_of_the_machine() {
+fn lws_delta_wraps_in_the_machine_word() {
     // Items: 9; one back, subtract 17. Size 9.
     let bits = [
         model::field(2, 5),
@@ -522,16 +526,16 @@ fn a_sum_wraps_in_the_word_of_the_machine() {
 }
 
 #[test]
-fn an_address_wider_than_the_word_is_an_error_not_a_shorter_address() {
+fn lws_refuses_addresses_wider_than_the_word() {
     let blob = encode(&[0x1234, 0x7f00_0000_0000].map(AbsoluteAddress::new), 1).unwrap();
     let error = lws::decode(&blob, WordSize::Bits32).unwrap_err();
-    assert_eq!(error.kind, DecodeErrorKind::WiderThanWord { bits: 47 });
+    assert_eq!(error.kind, LwsErrorKind::WiderThanWord { bits: 47 });
     assert_eq!(error.offset_bits, 6 + 10 + 13);
     assert_eq!(lws::salvage(&blob, WordSize::Bits32).addresses.len(), 1);
 }
 
 #[test]
-fn doubt_about_a_base_is_doubt_about_what_is_reckoned_from_it() {
+fn lws_suspicion_passes_from_base_to_delta() {
     // 33 bits whose top bit equals the lowest one; a delta of 4 on it; then a literal that is
     // sound.
     let bits = [
@@ -547,27 +551,27 @@ fn doubt_about_a_base_is_doubt_about_what_is_reckoned_from_it() {
 }
 
 #[test]
-fn a_length_read_backwards_stays_inside_the_memory() {
+fn lws_length_field_stays_inside_the_memory() {
     let kind = |memory: &[u8]| lws::Blob::at_end_of(memory).map(|_| ()).unwrap_err().kind;
-    assert_eq!(kind(&[]), DecodeErrorKind::NoLength);
-    assert_eq!(kind(&[1]), DecodeErrorKind::NoLength);
-    assert_eq!(kind(&[9, 9, 0, 0]), DecodeErrorKind::GaveUp);
+    assert_eq!(kind(&[]), LwsErrorKind::NoLength);
+    assert_eq!(kind(&[1]), LwsErrorKind::NoLength);
+    assert_eq!(kind(&[9, 9, 0, 0]), LwsErrorKind::GaveUp);
     for stated in [1, 5, 255] {
-        let wrong = DecodeErrorKind::WrongLength { stated_bytes: stated, actual_bytes: 4 };
+        let wrong = LwsErrorKind::WrongLength { stated_bytes: stated, actual_bytes: 4 };
         assert_eq!(kind(&[9, 9, 0, stated as u8]), wrong);
     }
 }
 
 #[test]
-fn a_give_up_blob_has_no_addresses_and_no_size() {
-    assert_eq!(lws::decode(&lws::GIVE_UP_BLOB, WordSize::Bits64).unwrap_err().kind, DecodeErrorKind::GaveUp);
+fn lws_give_up_blob_has_no_addresses_and_no_size() {
+    assert_eq!(lws::decode(&lws::GIVE_UP_BLOB, WordSize::Bits64).unwrap_err().kind, LwsErrorKind::GaveUp);
     let salvage = lws::salvage(&lws::GIVE_UP_BLOB, WordSize::Bits64);
     assert_eq!((salvage.addresses.len(), salvage.allocation_size_bytes), (0, None));
     assert_eq!(salvage.findings.faults().count(), 1);
 }
 
 #[test]
-fn the_allocation_under_a_give_up_blob_is_four_pointers_below_the_user() {
+fn lws_give_up_allocation_is_four_pointers_below_user() {
     for (word_size, word) in [(WordSize::Bits16, 2), (WordSize::Bits32, 4), (WordSize::Bits64, 8)] {
         let memory = [vec![0xcc; word - 2], vec![0; 2 + 3 * word], vec![0xaa; 8]].concat();
         let found = metadata::find(&memory, 4 * word, word_size).unwrap();
@@ -578,7 +582,7 @@ fn the_allocation_under_a_give_up_blob_is_four_pointers_below_the_user() {
 }
 
 #[test]
-fn metadata_outside_of_the_image_is_an_error() {
+fn lws_metadata_outside_of_the_image_is_an_error() {
     use metadata::MetadataErrorKind as Kind;
     let kind = |memory: &[u8], user| metadata::find(memory, user, WordSize::Bits32).unwrap_err().kind;
     let image = |length: u16| [&[0xcc, 0xcc][..], &length.to_be_bytes(), &[0; 12]].concat();
@@ -595,21 +599,21 @@ fn metadata_outside_of_the_image_is_an_error() {
 }
 
 #[test]
-fn frames_are_kept_as_libwebsockets_keeps_them() {
+fn lws_trim_selects_the_frames_of_libwebsockets() {
     let walked = |range: std::ops::Range<u64>| range.map(AbsoluteAddress::new);
-    let kept = |range, pre, post| {
+    let selected = |range, pre, post| {
         lws::trim(walked(range), pre, post).map(AbsoluteAddress::value).collect::<Vec<_>>()
     };
-    assert_eq!(kept(0..4, 0, 0), [1, 2, 3], "zero is left out");
-    assert_eq!(kept(0..4, 1, 1), [1, 2], "a zero counts among the first frames");
-    assert!(kept(1..4, 5, 1).is_empty());
-    assert_eq!(kept(1..3, 0, 2), [1, 2], "not more than `post` there: all stay");
-    assert_eq!(kept(1..100, 0, 0).len(), 32);
-    assert_eq!(kept(1..100, 0, 1).last(), Some(&31), "the 32nd is dropped, not the outermost");
+    assert_eq!(selected(0..4, 0, 0), [1, 2, 3], "zero is left out");
+    assert_eq!(selected(0..4, 1, 1), [1, 2], "a zero counts among the first frames");
+    assert!(selected(1..4, 5, 1).is_empty());
+    assert_eq!(selected(1..3, 0, 2), [1, 2], "not more than `post` there: all stay");
+    assert_eq!(selected(1..100, 0, 0).len(), 32);
+    assert_eq!(selected(1..100, 0, 1).last(), Some(&31), "the 32nd is dropped, not the outermost");
 }
 
 #[test]
-fn several_marks_in_a_line_are_found_with_their_places() {
+fn lws_finds_several_marks_in_a_line() {
     let line = b"~~m#CF0BmUQKAAg= x ~b#size: 7, 0x1 0x20 ~m#~m#CF0BmUQKAAg==~m";
     let mut found = Vec::new();
     for mark in log_line::marks(line) {
@@ -625,14 +629,14 @@ fn several_marks_in_a_line_are_found_with_their_places() {
 }
 
 #[test]
-fn the_ways_a_marked_text_can_be_wrong_are_told_apart() {
+fn lws_text_faults_are_distinguished() {
     let mut buffer = [0; 8];
     let mut error = |line: &[u8]| only_compressed(line).decode(WordSize::Bits64, &mut buffer).unwrap_err();
     assert_eq!(error(b"x ~m#\n"), log_line::TextError { offset: 5, kind: TextErrorKind::Empty });
     assert_eq!(error(b"~m#AAAAAAAAAAAAAAAA").kind, TextErrorKind::BufferTooSmall { buffer_bytes: 8 });
     assert!(matches!(
         error(b"~m#AAA=").kind,
-        TextErrorKind::Blob(blob_error) if blob_error.kind == DecodeErrorKind::GaveUp
+        TextErrorKind::Blob(blob_error) if blob_error.kind == LwsErrorKind::GaveUp
     ));
 
     let parse = |line: &'static [u8]| match log_line::marks(line).next() {
@@ -658,7 +662,7 @@ fn the_ways_a_marked_text_can_be_wrong_are_told_apart() {
 }
 
 #[test]
-fn the_reference_rule_for_texts_has_its_limits() {
+fn lws_reference_text_rule_has_its_limits() {
     let mut buffer = [0; log_line::BUFFER_BYTES];
     let mut kind = |text: &[u8]| log_line::decode_text(text, WordSize::Bits64, &mut buffer).unwrap_err().kind;
     assert_eq!(kind(b"CF0"), TextErrorKind::TooShort);
@@ -679,7 +683,7 @@ fn stack() -> impl Strategy<Value = Vec<AbsoluteAddress>> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_what_the_model_encodes_and_comes_back(
+    fn lws_encoder_agrees_with_model_and_round_trips(
         addresses in stack(), size in 0_u64..1 << 63, capacity in 0_usize..300,
     ) {
         let blob = encode(&addresses, size).unwrap();
@@ -690,16 +694,16 @@ proptest! {
         let counted = lws::encode(&addresses, size, CountingSink::default());
         prop_assert_eq!(counted, Ok(blob.len()));
         let mut small = vec![0; capacity];
-        let fitted = lws::encode_into(&addresses, size, &mut small, Capacity::WholeBuffer);
+        let fitted = lws::encode_into(&addresses, size, &mut small, BlobCapacity::WholeBuffer);
         prop_assert_eq!(fitted.is_ok(), blob.len() <= capacity);
     }
 
     #[test]
-    fn fields_of_the_caller_come_back_from_behind_the_size(
+    fn lws_user_fields_round_trip(
         addresses in stack(), fields in prop::collection::vec((any::<u64>(), 0_u32..=64, any::<bool>()), 0..20),
     ) {
         let mut buffer = [0; 1024];
-        let mut encoder = lws::Encoder::new(SliceSink::new(&mut buffer), addresses.len()).unwrap();
+        let mut encoder = lws::LwsEncoder::new(SliceSink::new(&mut buffer), addresses.len()).unwrap();
         for &address in &addresses {
             encoder.address(address).unwrap();
         }
@@ -722,7 +726,7 @@ proptest! {
     }
 
     #[test]
-    fn a_blob_cut_anywhere_gives_its_leading_addresses(addresses in stack(), keep in 0.0..1.0) {
+    fn lws_truncated_blob_yields_leading_addresses(addresses in stack(), keep in 0.0..1.0) {
         let blob = encode(&addresses, 100).unwrap();
         let cut = &blob[..(blob.len() as f64 * keep) as usize];
         // By chance the last two bytes may be a right length.
@@ -735,7 +739,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_are_read_the_same_strictly_and_leniently(
+    fn lws_strict_and_salvage_agree_on_random_bytes(
         mut bytes in prop::collection::vec(any::<u8>(), 0..60), true_length in any::<bool>(), depth in 0_u8..4,
     ) {
         if let [first, .., _, low] = &mut bytes[..] {
@@ -760,7 +764,7 @@ proptest! {
     }
 
     #[test]
-    fn decoded_lines_parse_to_what_was_written(size in any::<u64>(), values in prop::collection::vec(any::<u64>(), 0..50)) {
+    fn lws_decoded_lines_round_trip(size in any::<u64>(), values in prop::collection::vec(any::<u64>(), 0..50)) {
         let addresses: Vec<_> = values.into_iter().map(AbsoluteAddress::new).collect();
         let mut buffer = [0; 2000];
         let mut sink = SliceSink::new(&mut buffer);
@@ -769,7 +773,7 @@ proptest! {
     }
 
     #[test]
-    fn marks_are_found_behind_any_text(before in "[^~]{0,40}", after in "[ \n\x1b*][^~]{0,40}") {
+    fn lws_finds_marks_after_any_text(before in "[^~]{0,40}", after in "[ \n\x1b*][^~]{0,40}") {
         let line = format!("{before}~m#CF0BmUQKAAg={after}");
         let mark = only_compressed(line.as_bytes());
         prop_assert_eq!(mark.range(), before.len()..before.len() + 15);
@@ -779,7 +783,7 @@ proptest! {
 
 // Failed with: no function read these texts; `~b#0x1000 0x1010` was `NoSize`.
 #[test]
-fn lines_of_frames_are_read_whole() {
+fn lws_reads_whole_lines_of_frames() {
     let frames = |line: &'static str| match log_line::marks(line.as_bytes()).next() {
         Some(Mark::Decoded(text)) => text.frames().and_then(|(size, frames)| {
             Ok((

@@ -3,9 +3,9 @@
 mod support;
 
 use cairn_format::{SliceSink, WordSize};
-use cairn_wire::cbf::{Decoder, Rules};
+use cairn_wire::cbf::{CbfDecoder, Rules};
 use cairn_wire::swift_json::{
-    self, Document, MAX_DEPTH, ReadError, ReadErrorKind, read, read_first, word_size_of,
+    self, Document, MAX_DEPTH, SwiftJsonError, SwiftJsonErrorKind, read, read_first, word_size_of,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use support::mutate::assert_changes_are_noticed;
 use support::{cases, hex_field, name, text};
 
 #[test]
-fn every_vector_is_read_and_written() {
+fn swift_json_vectors_are_read_and_written() {
     let judged_in_cbf = "judged in cbf.rs, with the decoder";
     let unjudged = [("json/frames/*/*", 15, judged_in_cbf), ("json/frames/*[]", 5, judged_in_cbf)];
     assert_changes_are_noticed(&cases("swift_cbf.json", Some("json")), check, &unjudged);
@@ -33,7 +33,7 @@ fn check(case: &Value) {
         assert_eq!(document.image_map.map(|map| map.to_string()), image_map, "{name}");
         assert_eq!(
             document.word_size(),
-            Decoder::new(&backtrace(&document), Rules::LENIENT).word_size(),
+            CbfDecoder::new(&backtrace(&document), Rules::LENIENT).word_size(),
             "{name}"
         );
 
@@ -42,14 +42,14 @@ fn check(case: &Value) {
         let written = written(text(case, "architecture"), &hex_field(case, "reference_hex"), map);
         assert_eq!(written, json, "{name}");
 
-        let frames = Decoder::new(&backtrace(&document), Rules::LENIENT).count();
+        let frames = CbfDecoder::new(&backtrace(&document), Rules::LENIENT).count();
         assert_eq!(frames, case["frames"].as_array().unwrap().len(), "{name}");
     }
 }
 
 /// The text forms of the vectors, turned around, spread out, and with strangers between.
 #[test]
-fn order_spaces_and_unknown_keys_do_not_matter() {
+fn swift_json_ignores_order_spaces_and_unknown_keys() {
     for case in cases("swift_cbf.json", Some("json")) {
         let (architecture, base64) = (text(&case, "architecture"), text(&case, "base64"));
         let backtrace_member = format!(r#""backtrace":"{base64}""#);
@@ -72,7 +72,7 @@ fn order_spaces_and_unknown_keys_do_not_matter() {
 }
 
 #[test]
-fn escaped_slashes_are_slashes_in_base64() {
+fn swift_json_unescapes_slashes_in_base64() {
     // Swift's JSON encoder writes `/` as `\/`.
     let document = read(br#"{"architecture":"arm","backtrace":"\/\/8\u002F","imageMap":"_-\/+"}"#).unwrap();
     assert_eq!(backtrace(&document), [0xff, 0xff, 0x3f]);
@@ -83,7 +83,7 @@ fn escaped_slashes_are_slashes_in_base64() {
 }
 
 #[test]
-fn bad_base64_is_an_error_at_its_character() {
+fn swift_json_reports_bad_base64_at_its_character() {
     for (json, offset, character) in [
         (&br#"{"architecture":"","backtrace":"Ag*A"}"#[..], 2, b'*'),
         (br#"{"architecture":"","backtrace":"\/g\"A"}"#, 2, b'"'),
@@ -98,18 +98,18 @@ fn bad_base64_is_an_error_at_its_character() {
 }
 
 #[test]
-fn faults_are_told_with_their_place() {
-    let not_json = |expected| ReadErrorKind::NotJson { expected };
+fn swift_json_faults_are_reported_with_their_offset() {
+    let not_json = |expected| SwiftJsonErrorKind::NotJson { expected };
     for (json, offset, kind) in [
-        ("", 0, ReadErrorKind::UnexpectedEnd),
+        ("", 0, SwiftJsonErrorKind::UnexpectedEnd),
         ("[]", 0, not_json("an object")),
-        ("{", 1, ReadErrorKind::UnexpectedEnd),
-        ("{}", 1, ReadErrorKind::MissingKey { key: "architecture" }),
-        (r#"{"architecture":"a"}"#, 19, ReadErrorKind::MissingKey { key: "backtrace" }),
-        (r#"{"architecture":null}"#, 16, ReadErrorKind::NotAString { key: "architecture" }),
-        (r#"{"backtrace":["Ag"]}"#, 13, ReadErrorKind::NotAString { key: "backtrace" }),
-        (r#"{"backtrace":"","backtrace":""}"#, 16, ReadErrorKind::DuplicateKey),
-        (r#"{"imageMap":null,"imageMap":null}"#, 17, ReadErrorKind::DuplicateKey),
+        ("{", 1, SwiftJsonErrorKind::UnexpectedEnd),
+        ("{}", 1, SwiftJsonErrorKind::MissingKey { key: "architecture" }),
+        (r#"{"architecture":"a"}"#, 19, SwiftJsonErrorKind::MissingKey { key: "backtrace" }),
+        (r#"{"architecture":null}"#, 16, SwiftJsonErrorKind::NotAString { key: "architecture" }),
+        (r#"{"backtrace":["Ag"]}"#, 13, SwiftJsonErrorKind::NotAString { key: "backtrace" }),
+        (r#"{"backtrace":"","backtrace":""}"#, 16, SwiftJsonErrorKind::DuplicateKey),
+        (r#"{"imageMap":null,"imageMap":null}"#, 17, SwiftJsonErrorKind::DuplicateKey),
         (r#"{"imageMap":nil}"#, 13, not_json("true, false or null")),
         (r#"{"architecture" "a"}"#, 16, not_json("a colon")),
         (r#"{"architecture":"a",}"#, 20, not_json("a key")),
@@ -120,23 +120,23 @@ fn faults_are_told_with_their_place() {
         (r#"{"x":-}"#, 6, not_json("a digit")),
         (r#"{"x":1.}"#, 7, not_json("a digit")),
         (r#"{"x":[}"#, 6, not_json("a value")),
-        ("{\"x\":\"a\nb\"}", 7, ReadErrorKind::ControlCharacter),
-        (r#"{"x":"a\x41"}"#, 7, ReadErrorKind::BadEscape),
-        (r#"{"x":"\ud800 later and more"}"#, 6, ReadErrorKind::BadEscape),
-        (r#"{"x":"\udc00\ud800"}"#, 6, ReadErrorKind::BadEscape),
-        (r#"{"x":"\u+123"}"#, 6, ReadErrorKind::BadEscape),
-        (r#"{"x":"\u12"#, 10, ReadErrorKind::UnexpectedEnd),
-        (r#"{"architecture":"a","backtrace":""} x"#, 36, ReadErrorKind::TrailingData),
+        ("{\"x\":\"a\nb\"}", 7, SwiftJsonErrorKind::ControlCharacter),
+        (r#"{"x":"a\x41"}"#, 7, SwiftJsonErrorKind::BadEscape),
+        (r#"{"x":"\ud800 later and more"}"#, 6, SwiftJsonErrorKind::BadEscape),
+        (r#"{"x":"\udc00\ud800"}"#, 6, SwiftJsonErrorKind::BadEscape),
+        (r#"{"x":"\u+123"}"#, 6, SwiftJsonErrorKind::BadEscape),
+        (r#"{"x":"\u12"#, 10, SwiftJsonErrorKind::UnexpectedEnd),
+        (r#"{"architecture":"a","backtrace":""} x"#, 36, SwiftJsonErrorKind::TrailingData),
     ] {
-        assert_eq!(read(json.as_bytes()).map(|_| ()), Err(ReadError { offset, kind }), "{json}");
+        assert_eq!(read(json.as_bytes()).map(|_| ()), Err(SwiftJsonError { offset, kind }), "{json}");
     }
     let error = read(b"{\"x\":\"a\xff\"}").unwrap_err();
-    assert_eq!(error, ReadError { offset: 7, kind: ReadErrorKind::NotUtf8 });
+    assert_eq!(error, SwiftJsonError { offset: 7, kind: SwiftJsonErrorKind::NotUtf8 });
     assert_eq!(error.to_string(), "not UTF-8, at byte 7");
 }
 
 #[test]
-fn depth_is_bounded() {
+fn swift_json_depth_is_bounded() {
     let nested = |depth: usize, open: &str, close: &str| {
         let inside = format!("{}0{}", open.repeat(depth), close.repeat(depth));
         format!(r#"{{"x":{inside},"architecture":"arm","backtrace":""}}"#)
@@ -146,14 +146,14 @@ fn depth_is_bounded() {
         let extra = usize::from(open.len() > 3 && open.starts_with('['));
         assert!(read(nested(most - extra, open, close).as_bytes()).is_ok(), "{open}");
         let error = read(nested(most + 1, open, close).as_bytes()).unwrap_err();
-        assert_eq!(error.kind, ReadErrorKind::TooDeep, "{open}");
+        assert_eq!(error.kind, SwiftJsonErrorKind::TooDeep, "{open}");
     }
     // A million brackets take neither stack nor time.
-    assert_eq!(read(nested(1_000_000, "[", "]").as_bytes()).unwrap_err().kind, ReadErrorKind::TooDeep);
+    assert_eq!(read(nested(1_000_000, "[", "]").as_bytes()).unwrap_err().kind, SwiftJsonErrorKind::TooDeep);
 }
 
 #[test]
-fn word_sizes_of_architectures() {
+fn swift_json_knows_word_sizes_of_architectures() {
     for (architecture, word_size) in [
         ("x86_64", Some(WordSize::Bits64)),
         ("arm64", Some(WordSize::Bits64)),
@@ -172,7 +172,7 @@ fn word_sizes_of_architectures() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_here_and_by_others(
+    fn swift_json_output_is_read_by_other_parsers(
         architecture in any::<String>(),
         bytes in prop::collection::vec(any::<u8>(), 0..50),
         map in prop::option::of(prop::collection::vec(any::<u8>(), 0..50)),
@@ -187,7 +187,7 @@ proptest! {
         let general: Value = serde_json::from_str(&json).unwrap();
         prop_assert_eq!(general["architecture"].as_str(), Some(architecture.as_str()));
 
-        // What follows is left alone, and every shorter text is an error.
+        // The rest is not read, and every shorter text is an error.
         let two = format!("{json}{json}");
         let (_, rest) = read_first(two.as_bytes()).unwrap();
         prop_assert_eq!(rest, json.as_bytes());
@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn agrees_with_a_general_reader(mut json in documents(), damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>()))) {
+    fn swift_json_agrees_with_a_general_reader(mut json in documents(), damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>()))) {
         if let Some((at, byte)) = damage {
             let at = at.index(json.len());
             json[at] = byte;
@@ -217,7 +217,7 @@ proptest! {
                 prop_assert!(error.offset <= json.len());
                 let is_about_meaning = matches!(
                     error.kind,
-                    ReadErrorKind::MissingKey { .. } | ReadErrorKind::NotAString { .. } | ReadErrorKind::DuplicateKey
+                    SwiftJsonErrorKind::MissingKey { .. } | SwiftJsonErrorKind::NotAString { .. } | SwiftJsonErrorKind::DuplicateKey
                 );
                 let is_object = general.as_ref().is_ok_and(Value::is_object);
                 prop_assert!(is_about_meaning || !is_object, "{}: {}", error, String::from_utf8_lossy(&json));
@@ -265,7 +265,7 @@ fn written(architecture: &str, backtrace: &[u8], image_map: Option<&[u8]>) -> St
     String::from_utf8(sink.written().to_vec()).unwrap()
 }
 
-/// The bytes of the backtrace, read both ways.
+/// Returns the bytes of the backtrace, read both ways.
 fn backtrace(document: &Document) -> Vec<u8> {
     let one_by_one: Result<Vec<u8>, _> = document.backtrace.base64_bytes().collect();
     let mut buffer = vec![0; document.backtrace.escaped().len()];

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use cairn_format::{AbsoluteAddress, CountingSink, SliceSink, WordSize};
 use cairn_wire::tracker::{
-    Change, CharWidth, Event, Finding, Layout, ModulePath, ModuleSlot, ReadErrorKind, Reader, Record,
-    Timeline, TimelineErrorKind, WriteErrorKind, Writer,
+    Change, CharWidth, Event, Finding, ModulePath, ModuleSlot, Reader, Timeline, TimelineErrorKind,
+    TrackerLayout, TrackerReadErrorKind, TrackerRecord, TrackerWriteErrorKind, Writer,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -16,21 +16,21 @@ use support::{cases, hex_field, name, number, text};
 
 const FILE: &str = "module_recording.json";
 
-fn layout(case: &Value) -> Layout {
+fn layout(case: &Value) -> TrackerLayout {
     let char_width = match number(&case["wchar_bytes"]) {
         2 => CharWidth::Two,
         4 => CharWidth::Four,
         other => panic!("{}: {other} bytes a character", name(case)),
     };
-    Layout { word_size: WordSize::from_bits(number(&case["word_bits"]) as u32).unwrap(), char_width }
+    TrackerLayout { word_size: WordSize::from_bits(number(&case["word_bits"]) as u32).unwrap(), char_width }
 }
 
 fn hexadecimal(address: AbsoluteAddress) -> Value {
     json!(address.to_string())
 }
 
-/// An event the way the vectors write it.
-fn event_json(record: &Record<'_>) -> Value {
+/// Returns an event the way the vectors write it.
+fn event_json(record: &TrackerRecord<'_>) -> Value {
     let timestamp = record.timestamp_nanos.to_string();
     match &record.event {
         Event::ModuleLoaded { path, base, size_bytes } => {
@@ -48,8 +48,8 @@ fn event_json(record: &Record<'_>) -> Value {
     }
 }
 
-/// The stacks of a timeline the way the vectors write them: a module by its path's place in
-/// `paths`, an offset outside of the module as null.
+/// Returns the stacks of a timeline as in the vectors. A module is the index of its path in
+/// `paths`, an offset outside of the module is null.
 fn stacks_json(mut timeline: Timeline<'_, '_>, paths: &[Value]) -> Vec<Value> {
     let mut stacks = Vec::new();
     loop {
@@ -77,7 +77,7 @@ fn stacks_json(mut timeline: Timeline<'_, '_>, paths: &[Value]) -> Vec<Value> {
 
 // Failed with: unnoticed changes of `modules` and of the reference's last stack.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn tracker_vectors_hold_and_every_field_is_judged() {
     assert_changes_are_noticed(
         &cases(FILE, None),
         check,
@@ -98,8 +98,8 @@ fn check(case: &Value) {
         assert_eq!(json!(events), case["events"], "{case_name}");
         let error = error.map(|error| {
             let kind = match error.kind {
-                ReadErrorKind::Truncated => "truncated",
-                ReadErrorKind::UnknownEvent(_) => "unknown-event",
+                TrackerReadErrorKind::Truncated => "truncated",
+                TrackerReadErrorKind::UnknownEvent(_) => "unknown-event",
                 other => panic!("{case_name}: {other:?}"),
             };
             json!({"error": kind, "offset": error.offset})
@@ -113,7 +113,7 @@ fn check(case: &Value) {
         assert_eq!(json!(stacks), case["stacks"], "{case_name}");
 
         let whole = reader.clone().all(|record| record.is_ok());
-        let guess = Layout::guess(&recording);
+        let guess = TrackerLayout::guess(&recording);
         assert_eq!(guess.whole, whole, "{case_name}");
         if whole && !recording.is_empty() && case["modules"] != json!([]) {
             assert_eq!(guess.layout, layout, "{case_name}");
@@ -138,7 +138,7 @@ fn assert_modules_are_used(case: &Value, count: usize) {
     assert!(used.into_iter().eq(0..count as u64), "{}: {count} modules", name(case));
 }
 
-/// What the reference's player makes of the recording, where it was run.
+/// Output of the reference's player for the recording, if it was run.
 fn check_reference<'a>(
     case: &Value,
     reader: Reader<'a>,
@@ -167,10 +167,10 @@ fn check_reference<'a>(
     assert_eq!(reference, stacks, "{case_name}");
 }
 
-/// A recording of these loads (path, base, size), unloads (path), and a stack of these addresses.
+/// Returns a recording of loads (path, base, size), unloads (path), and a stack of addresses.
 fn recording(events: &[Result<(&str, u64, u32), &str>], addresses: &[u64]) -> Vec<u8> {
     let mut buffer = vec![0; 4000];
-    let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+    let mut writer = Writer::new(SliceSink::new(&mut buffer), TrackerLayout::WINDOWS_64);
     for (time, event) in events.iter().enumerate() {
         match *event {
             Ok((path, base, size_bytes)) => {
@@ -186,10 +186,10 @@ fn recording(events: &[Result<(&str, u64, u32), &str>], addresses: &[u64]) -> Ve
 /// For each address of a stack: which load it was in, and the offset there.
 type Places = Vec<Option<(usize, u64)>>;
 
-/// The places of the stack at the end, and what was odd about each event.
+/// Returns the places of the stack at the end, and the anomaly of each event.
 fn places(recording: &[u8], like_reference: bool) -> (Places, Vec<Option<Finding>>) {
     let mut slots = [ModuleSlot::EMPTY; 20];
-    let mut timeline = Timeline::new(Reader::new(recording, Layout::WINDOWS_64), &mut slots);
+    let mut timeline = Timeline::new(Reader::new(recording, TrackerLayout::WINDOWS_64), &mut slots);
     if like_reference {
         timeline = timeline.like_reference();
     }
@@ -206,7 +206,7 @@ fn places(recording: &[u8], like_reference: bool) -> (Places, Vec<Option<Finding
 }
 
 #[test]
-fn a_load_over_others_ends_their_intervals() {
+fn tracker_load_over_others_ends_their_intervals() {
     let events = [
         Ok(("low", 0x1000, 0x1000)),
         Ok(("middle", 0x2000, 0x1000)),
@@ -248,7 +248,7 @@ fn a_load_over_others_ends_their_intervals() {
     assert_eq!(found[4], Some((3, 0x800)));
 
     let mut slots = [ModuleSlot::EMPTY; 5];
-    let mut timeline = Timeline::new(Reader::new(&recording, Layout::WINDOWS_64), &mut slots);
+    let mut timeline = Timeline::new(Reader::new(&recording, TrackerLayout::WINDOWS_64), &mut slots);
     while timeline.step().is_some() {}
     let ends: Vec<_> =
         timeline.modules().iter().map(|module| module.unloaded.map(|place| place.timestamp_nanos)).collect();
@@ -256,14 +256,14 @@ fn a_load_over_others_ends_their_intervals() {
 }
 
 #[test]
-fn an_unload_takes_the_lowest_module_of_that_path() {
+fn tracker_unload_takes_the_lowest_module_of_its_path() {
     let events = [Ok(("twice", 0x3000, 0x1000)), Ok(("twice", 0x1000, 0x1000)), Err("twice")];
     let (found, _) = places(&recording(&events, &[0x1000, 0x3000]), false);
     assert_eq!(found, [None, Some((0, 0))]);
 }
 
 #[test]
-fn an_empty_module_contains_nothing_and_hides_nothing() {
+fn tracker_empty_module_contains_and_hides_nothing() {
     let events = [Ok(("full", 0x1000, 0x1000)), Ok(("empty", 0x1800, 0)), Ok(("empty", 0, 0)), Err("empty")];
     let (found, findings) = places(&recording(&events, &[0, 0x1000, 0x1800, 0x1fff, 0x2000]), false);
     assert_eq!(found, [None, Some((0, 0)), Some((0, 0x800)), Some((0, 0xfff)), None]);
@@ -271,7 +271,7 @@ fn an_empty_module_contains_nothing_and_hides_nothing() {
 }
 
 #[test]
-fn a_module_may_reach_to_the_top_of_the_address_space() {
+fn tracker_module_may_reach_the_highest_address() {
     let events = [Ok(("top", u64::MAX - 0xfff, 0x1000)), Ok(("beyond", u64::MAX - 0x1fff, u32::MAX))];
     let (found, findings) = places(&recording(&events[..1], &[u64::MAX, u64::MAX - 0x1000]), false);
     assert_eq!(found, [Some((0, 0xfff)), None]);
@@ -281,10 +281,10 @@ fn a_module_may_reach_to_the_top_of_the_address_space() {
 }
 
 #[test]
-fn running_out_of_slots_says_where() {
+fn tracker_reports_the_event_without_slot() {
     let recording = recording(&[Ok(("a", 0, 1)), Ok(("b", 1, 1))], &[0]);
     let mut slots = [ModuleSlot::EMPTY; 1];
-    let mut timeline = Timeline::new(Reader::new(&recording, Layout::WINDOWS_64), &mut slots);
+    let mut timeline = Timeline::new(Reader::new(&recording, TrackerLayout::WINDOWS_64), &mut slots);
     assert!(timeline.step().unwrap().is_ok());
     let error = timeline.step().unwrap().unwrap_err();
     assert_eq!((error.offset, error.kind), (25, TimelineErrorKind::OutOfSlots));
@@ -294,18 +294,18 @@ fn running_out_of_slots_says_where() {
 }
 
 #[test]
-fn a_guess_prefers_the_farthest_and_then_the_first() {
-    let guess = Layout::guess(b"\x09");
-    assert_eq!((guess.layout, guess.whole), (Layout::WINDOWS_64, false));
+fn tracker_guess_prefers_farthest_then_first() {
+    let guess = TrackerLayout::guess(b"\x09");
+    assert_eq!((guess.layout, guess.whole), (TrackerLayout::WINDOWS_64, false));
     let load = (1_700_000_000_123_456_789, Written::Loaded("/usr/lib/libb.so".into(), 0x5655_6000, 0x3_1000));
-    let mut recording = write_events(&vec![load; 3], Layout::OTHER_32);
+    let mut recording = write_events(&vec![load; 3], TrackerLayout::OTHER_32);
     recording.pop();
-    let guess = Layout::guess(&recording);
-    assert_eq!((guess.layout, guess.whole), (Layout::OTHER_32, false));
+    let guess = TrackerLayout::guess(&recording);
+    assert_eq!((guess.layout, guess.whole), (TrackerLayout::OTHER_32, false));
 }
 
 #[test]
-fn paths_decode_what_they_can() {
+fn tracker_paths_replace_bad_units() {
     let check = |units: &[u16], expected: &str, lossless| {
         let bytes: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
         let path = ModulePath::new(&bytes, CharWidth::Two);
@@ -325,33 +325,36 @@ fn paths_decode_what_they_can() {
 }
 
 #[test]
-fn the_writer_says_what_it_cannot_write() {
-    let mut writer = Writer::new(CountingSink::default(), Layout::WINDOWS_32);
+fn tracker_writer_refuses_unsupported_content() {
+    let mut writer = Writer::new(CountingSink::default(), TrackerLayout::WINDOWS_32);
     writer.module_unloaded(0, "x".repeat(1024).as_str()).unwrap();
     let error = writer.module_unloaded(0, "x".repeat(1025).as_str()).unwrap_err();
     assert_eq!(error.to_string(), "a path of more than 1024 units at byte 2059 of the recording");
     let raw = ModulePath::new(b"x\0\0\0", CharWidth::Four);
-    assert_eq!(writer.module_unloaded(0, raw).unwrap_err().kind, WriteErrorKind::WrongCharWidth);
+    assert_eq!(writer.module_unloaded(0, raw).unwrap_err().kind, TrackerWriteErrorKind::WrongCharWidth);
     let deep = [AbsoluteAddress::new(1); 201];
-    assert_eq!(writer.stack(0, deep).unwrap_err().kind, WriteErrorKind::StackTooDeep);
+    assert_eq!(writer.stack(0, deep).unwrap_err().kind, TrackerWriteErrorKind::StackTooDeep);
     let high = AbsoluteAddress::new(1 << 32);
-    assert_eq!(writer.stack(0, [high]).unwrap_err().kind, WriteErrorKind::AddressTooWide(high));
-    assert_eq!(writer.module_loaded(0, "", high, 0).unwrap_err().kind, WriteErrorKind::AddressTooWide(high));
+    assert_eq!(writer.stack(0, [high]).unwrap_err().kind, TrackerWriteErrorKind::AddressTooWide(high));
+    assert_eq!(
+        writer.module_loaded(0, "", high, 0).unwrap_err().kind,
+        TrackerWriteErrorKind::AddressTooWide(high)
+    );
     assert_eq!(writer.into_sink().count, 2059);
 }
 
 #[test]
-fn nothing_is_written_behind_a_cut_event() {
+fn tracker_writer_stops_after_a_cut_event() {
     let mut buffer = [0; 40];
-    let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+    let mut writer = Writer::new(SliceSink::new(&mut buffer), TrackerLayout::WINDOWS_64);
     writer.stack(1, [AbsoluteAddress::new(1)]).unwrap();
     let error = writer.stack(2, [AbsoluteAddress::new(2); 3]).unwrap_err();
-    assert_eq!((error.offset, error.kind), (38, WriteErrorKind::SinkFull));
+    assert_eq!((error.offset, error.kind), (38, TrackerWriteErrorKind::SinkFull));
     assert_eq!(error.to_string(), "the output is full at byte 38 of the recording");
-    assert_eq!(writer.stack(3, []).unwrap_err().kind, WriteErrorKind::SinkFull);
+    assert_eq!(writer.stack(3, []).unwrap_err().kind, TrackerWriteErrorKind::SinkFull);
     let written = writer.into_sink().into_written();
     let mut error = None;
-    assert_eq!(Reader::new(written, Layout::WINDOWS_64).salvage(&mut error).count(), 1);
+    assert_eq!(Reader::new(written, TrackerLayout::WINDOWS_64).salvage(&mut error).count(), 1);
     assert_eq!(error.unwrap().to_string(), "the recording ends inside the event at byte 19");
 }
 
@@ -376,7 +379,7 @@ fn any_events() -> impl Strategy<Value = Vec<(u64, Written)>> {
     prop::collection::vec((any::<u64>(), event), 0..40)
 }
 
-fn write_events(events: &[(u64, Written)], layout: Layout) -> Vec<u8> {
+fn write_events(events: &[(u64, Written)], layout: TrackerLayout) -> Vec<u8> {
     let mut buffer = vec![0; 100_000];
     let mut writer = Writer::new(SliceSink::new(&mut buffer), layout);
     for (time, event) in events {
@@ -394,8 +397,7 @@ fn write_events(events: &[(u64, Written)], layout: Layout) -> Vec<u8> {
     writer.into_sink().into_written().to_vec()
 }
 
-/// The timeline by the rules and without cleverness: a list of what is loaded, looked through from
-/// end to end.
+/// Models the timeline by its rules: a list of loaded modules, searched from end to end.
 fn model_places(events: &[(u64, Written)]) -> Vec<Places> {
     let mut loaded: Vec<(usize, &str, u64, u64)> = Vec::new();
     let (mut loads, mut stacks) = (0, Vec::new());
@@ -426,13 +428,18 @@ fn model_places(events: &[(u64, Written)]) -> Vec<Places> {
     stacks
 }
 
-fn any_layout() -> impl Strategy<Value = Layout> {
-    prop::sample::select(vec![Layout::WINDOWS_64, Layout::WINDOWS_32, Layout::OTHER_64, Layout::OTHER_32])
+fn any_layout() -> impl Strategy<Value = TrackerLayout> {
+    prop::sample::select(vec![
+        TrackerLayout::WINDOWS_64,
+        TrackerLayout::WINDOWS_32,
+        TrackerLayout::OTHER_64,
+        TrackerLayout::OTHER_32,
+    ])
 }
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_and_resolved(events in any_events(), layout in any_layout()) {
+    fn tracker_round_trips_and_resolves(events in any_events(), layout in any_layout()) {
         let recording = write_events(&events, layout);
         let reader = Reader::new(&recording, layout);
         let records: Vec<_> = reader.clone().collect::<Result<_, _>>().unwrap();
@@ -456,7 +463,7 @@ proptest! {
                 other => prop_assert!(false, "{:?}", other),
             }
         }
-        let guess = Layout::guess(&recording);
+        let guess = TrackerLayout::guess(&recording);
         prop_assert!(guess.whole);
         prop_assert!(Reader::new(&recording, guess.layout).all(|record| record.is_ok()));
 
@@ -473,7 +480,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_recording_keeps_all_whole_events(
+    fn tracker_cut_recording_yields_all_whole_events(
         events in any_events(),
         layout in any_layout(),
         cut in any::<prop::sample::Index>(),
@@ -489,7 +496,7 @@ proptest! {
         let stop = whole.checked_sub(1).map_or(0, |index| ends[index]);
         match error {
             None => prop_assert_eq!(stop, cut.len()),
-            Some(error) => prop_assert_eq!((error.offset, error.kind), (stop, ReadErrorKind::Truncated)),
+            Some(error) => prop_assert_eq!((error.offset, error.kind), (stop, TrackerReadErrorKind::Truncated)),
         }
         // The reference's reading is never poorer.
         let reference = Reader::new(cut, layout).like_reference();
@@ -498,7 +505,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_end_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), layout in any_layout()) {
+    fn tracker_reads_any_bytes_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), layout in any_layout()) {
         let mut slots = [ModuleSlot::EMPTY; 3];
         for reader in [Reader::new(&bytes, layout), Reader::new(&bytes, layout).like_reference()] {
             let mut timeline = Timeline::new(reader, &mut slots);
@@ -513,12 +520,12 @@ proptest! {
 
 // Failed with: four billion steps for each order, some minutes in a test build.
 #[test]
-fn many_modules_are_followed_in_any_order() {
+fn tracker_follows_many_modules_in_any_order() {
     const COUNT: u64 = 64_000;
     let orders: [fn(u64) -> u64; 3] = [|n| n, |n| COUNT - 1 - n, |n| n * 40_503 % COUNT];
     for order in orders {
         let mut buffer = vec![0; 4 << 20];
-        let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+        let mut writer = Writer::new(SliceSink::new(&mut buffer), TrackerLayout::WINDOWS_64);
         let base = |n: u64| AbsoluteAddress::new(0x10_0000 + n * 0x1000);
         for n in 0..COUNT {
             writer.module_loaded(n, format!("{}", order(n)).as_str(), base(order(n)), 0x800).unwrap();
@@ -530,7 +537,7 @@ fn many_modules_are_followed_in_any_order() {
         writer.stack(2, [base(5)]).unwrap();
         let recording = writer.into_sink().into_written();
         let mut slots = vec![ModuleSlot::EMPTY; COUNT as usize];
-        let mut timeline = Timeline::new(Reader::new(recording, Layout::WINDOWS_64), &mut slots);
+        let mut timeline = Timeline::new(Reader::new(recording, TrackerLayout::WINDOWS_64), &mut slots);
         let (mut unloaded, mut places) = (0, Vec::new());
         while let Some(step) = timeline.step() {
             let step = step.unwrap();

@@ -3,7 +3,7 @@
 mod support;
 
 use cairn_format::{AbsoluteAddress, SliceSink};
-use cairn_wire::xnu::{Capacity, OutOfReach, PackErrorKind, Packer, Packing, unpack, unpack_lenient};
+use cairn_wire::xnu::{OutOfReach, PackCapacity, PackErrorKind, Packer, Packing, unpack, unpack_lenient};
 use proptest::prelude::*;
 use serde_json::Value;
 use support::mutate::assert_changes_are_noticed;
@@ -26,7 +26,7 @@ fn packing(case: &Value) -> Packing {
 }
 
 #[test]
-fn every_group_of_the_vectors_has_an_owner() {
+fn vectors_have_a_test_for_every_group() {
     for case in cases(FILE, None) {
         // The walks read memory rather than a format; they are checked where walking lives.
         let group = text(&case, "group");
@@ -36,7 +36,7 @@ fn every_group_of_the_vectors_has_an_owner() {
 
 // Failed with: unnoticed changes of `kernel_base` and of addresses that do not fit.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn xnu_vectors_hold_and_every_field_is_judged() {
     let unjudged = [
         ("pack/addresses/*", 31, "input: an address that does not fit into the buffer"),
         ("pack/addresses[]", 13, "input: the same"),
@@ -82,7 +82,7 @@ fn check_pack(case: &Value) {
         for (policy, expected) in variants {
             let packer = Packer::new(packing).out_of_reach(policy);
             let mut buffer = blank.clone();
-            let packed = packer.capacity(Capacity::Xnu).pack(stack.iter().copied(), &mut buffer).unwrap();
+            let packed = packer.capacity(PackCapacity::Xnu).pack(stack.iter().copied(), &mut buffer).unwrap();
             assert_eq!(to_hex(&buffer), expected, "{case_name}");
             assert_eq!(packed.size_bytes, returned_size, "{case_name}");
             assert_eq!(packed.count * width, returned_size, "{case_name}");
@@ -134,7 +134,7 @@ fn check_unpack(case: &Value) {
 }
 
 #[test]
-fn errors_say_what_and_where() {
+fn xnu_errors_state_fault_and_offset() {
     let packing = Packing::KernelOffset32 { kernel_base: AbsoluteAddress::new(0x1000) };
     let stack = [0x1004, 0x8000_1000].map(AbsoluteAddress::new);
     let error = Packer::new(packing).pack(stack, &mut [0; 64]).unwrap_err();
@@ -156,7 +156,7 @@ fn any_packing() -> impl Strategy<Value = Packing> {
 
 proptest! {
     #[test]
-    fn stacks_in_reach_come_back(
+    fn xnu_round_trips_stacks_in_reach(
         base: u64,
         distances in prop::collection::vec(any::<i32>(), 0..40),
         room in 0_usize..400,
@@ -180,13 +180,13 @@ proptest! {
             prop_assert_eq!(size, sink.written().len());
             prop_assert!(sink.written().starts_with(written));
 
-            let counted = Packer::new(packing).capacity(Capacity::Xnu).pack(stack.iter().copied(), &mut buffer);
+            let counted = Packer::new(packing).capacity(PackCapacity::Xnu).pack(stack.iter().copied(), &mut buffer);
             prop_assert!(counted.unwrap().size_bytes < room.max(1));
         }
     }
 
     #[test]
-    fn any_bytes_unpack(packing in any_packing(), bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+    fn xnu_unpacks_any_bytes(packing in any_packing(), bytes in prop::collection::vec(any::<u8>(), 0..100)) {
         let lenient = unpack_lenient(&bytes, packing);
         prop_assert_eq!(lenient.len() * packing.entry_bytes() + lenient.trailing_bytes().len(), bytes.len());
         if let Ok(strict) = unpack(&bytes, packing) {

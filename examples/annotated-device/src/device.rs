@@ -19,7 +19,8 @@ unsafe extern "C" {
     static mut BSS_END: u32;
 }
 
-/// What the processor reads when it starts: its stack, and where to go; all faults end the run.
+/// Vector table that the processor reads at its start: stack and entry point; all faults end the
+/// run.
 #[repr(C)]
 struct Vectors {
     stack: *const u32,
@@ -104,8 +105,8 @@ fn exit(is_success: bool) -> ! {
     loop {}
 }
 
-/// The critical section of cairn-heap on a processor without compare-and-swap (`thumbv6m`):
-/// interrupts off, and as they were.
+/// Critical section of cairn-heap on a processor without compare-and-swap (`thumbv6m`). It disables
+/// interrupts and restores their state.
 #[cfg(not(feature = "plain"))]
 struct InterruptsOff;
 
@@ -129,8 +130,8 @@ unsafe impl critical_section::Impl for InterruptsOff {
     }
 }
 
-/// Stacks by frame pointers: register 7 points to the caller's register 7, and behind it lies the
-/// return address.
+/// Stacks by frame pointers. Register 7 points to the caller's register 7, and the return address
+/// follows it.
 #[cfg(not(feature = "plain"))]
 pub(crate) struct FramePointers;
 
@@ -144,7 +145,7 @@ impl cairn_heap::CallStack for FramePointers {
         let top = (&raw const STACK_TOP).addr();
         let (mut bottom, mut count) = (bottom, 0);
         for place in into {
-            // Frames lie in the stack, each further out than the one before: whatever stands there,
+            // Frames lie in the stack, each further out than the one before: whatever is there,
             // this ends.
             if frame < bottom || frame > top - 8 || frame % 4 != 0 {
                 break;

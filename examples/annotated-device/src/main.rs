@@ -9,7 +9,7 @@
 //! With `--target thumbv6m-none-eabi` it is built for a Cortex-M0, which has no compare-and-swap:
 //! [`device`] says then what a critical section is.
 //!
-//! The allocator underneath ([`pool`]) knows nothing of this. [`cairn_heap::Annotated`] stands in
+//! The allocator underneath ([`pool`]) knows nothing of this. [`cairn_heap::Annotated`] is in
 //! front of it, asks [`device::FramePointers`] who allocates, and keeps the answer in front of each
 //! block. [`dump`] walks the pool and prints a line `~m#…` for each live block, without allocating.
 
@@ -62,7 +62,7 @@ static ALLOCATOR: &'static Pool = &POOL;
 
 static POOL: Pool = Pool::new();
 
-/// What a packet leaves behind.
+/// Memory that a packet leaves allocated.
 struct Connection {
     _peer: u32,
     _buffer: Vec<u8>,

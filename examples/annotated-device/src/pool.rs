@@ -25,7 +25,7 @@ impl Pool {
         Self { memory: Memory(UnsafeCell::new([0; POOL_BYTES])), is_set_up: UnsafeCell::new(false) }
     }
 
-    /// How many bytes are in use, headers included.
+    /// Returns how many bytes are in use, headers included.
     pub(crate) fn in_use_bytes(&self) -> usize {
         let (mut at, mut in_use) = (0, 0);
         // SAFETY: sizes in the headers lead from part to part to the end of the pool.

@@ -1,5 +1,4 @@
-//! What a small device links: two C functions that turn a captured stack into bytes to keep or to
-//! print.
+//! Two C functions for a small device, which turn a captured stack into bytes to store or to print.
 //!
 //! No std, no allocator, no formatting, no panic that can be reached. `cargo xtask bench code-size`
 //! builds this for several processors and reports how many bytes of machine code it comes to.
@@ -16,10 +15,10 @@ use core::panic::PanicInfo;
 use core::slice;
 
 use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
-use cairn_wire::cbf::{Dialect, Encoder};
+use cairn_wire::cbf::{CbfDialect, CbfEncoder};
 use cairn_wire::lws;
 
-/// Nothing here panics; the language asks for a handler all the same.
+/// Nothing here panics; the language requires a handler nevertheless.
 #[panic_handler]
 fn panic(_info: &PanicInfo<'_>) -> ! {
     loop {}
@@ -44,8 +43,8 @@ pub unsafe extern "C" fn cairn_cbf_encode(
     cbf(addresses, buffer).unwrap_or(0)
 }
 
-/// Writes a libwebsockets blob of up to 31 return addresses, innermost first, and the size of an
-/// allocation. Answers the number of bytes, or 0 when it cannot be written.
+/// Writes a libwebsockets blob: up to 31 return addresses, innermost first, and a size. Answers the
+/// number of bytes, or 0 when it cannot be written.
 ///
 /// # Safety
 ///
@@ -65,7 +64,7 @@ pub unsafe extern "C" fn cairn_lws_encode(
 }
 
 fn cbf(addresses: &[usize], buffer: &mut [u8]) -> Option<usize> {
-    let mut encoder = Encoder::new(SliceSink::new(buffer), WordSize::NATIVE, Dialect::Strict).ok()?;
+    let mut encoder = CbfEncoder::new(SliceSink::new(buffer), WordSize::NATIVE, CbfDialect::Strict).ok()?;
     for &address in addresses {
         encoder.push(Frame::ReturnAddress(AbsoluteAddress::new(address as u64))).ok()?;
     }
@@ -73,7 +72,7 @@ fn cbf(addresses: &[usize], buffer: &mut [u8]) -> Option<usize> {
 }
 
 fn lws_blob(addresses: &[usize], allocation_size_bytes: u64, buffer: &mut [u8]) -> Option<usize> {
-    let mut encoder = lws::Encoder::new(SliceSink::new(buffer), addresses.len()).ok()?;
+    let mut encoder = lws::LwsEncoder::new(SliceSink::new(buffer), addresses.len()).ok()?;
     for &address in addresses {
         encoder.address(AbsoluteAddress::new(address as u64)).ok()?;
     }

@@ -1,4 +1,4 @@
-//! What the crates of the workspace are: from `cargo metadata`, and the text of their sources.
+//! Reads the crates of the workspace: `cargo metadata`, and the text of their sources.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,12 +34,12 @@ pub(crate) struct Dependency {
 pub(crate) struct SourceFile {
     /// Relative to the workspace.
     pub(crate) path: String,
-    /// Whether it is the root of a library or program, where crate attributes stand.
+    /// Whether it is the root of a library or program, which has the crate attributes.
     pub(crate) is_root: bool,
     pub(crate) text: String,
 }
 
-/// The crates of this workspace.
+/// Returns the crates of this workspace.
 pub(crate) fn gather() -> Outcome<Vec<Crate>> {
     let text = read(cargo().args(["metadata", "--format-version=1", "--no-deps"]))?;
     let metadata: Value =
@@ -51,7 +51,7 @@ pub(crate) fn gather() -> Outcome<Vec<Crate>> {
     Ok(crates)
 }
 
-/// Everything but the sources.
+/// Returns everything but the sources.
 fn from_metadata(metadata: &Value) -> Vec<Crate> {
     let packages = list(&metadata["packages"]);
     let names: Vec<String> = packages.iter().map(|package| text(&package["name"])).collect();
@@ -80,8 +80,8 @@ fn from_metadata(metadata: &Value) -> Vec<Crate> {
         .collect()
 }
 
-/// The roots of what is shipped (not tests, examples or build scripts), and all files beside and
-/// below them.
+/// Returns the roots of shipped targets, and all files next to and below them. Tests, examples and
+/// build scripts are not shipped.
 fn sources(package: &Value) -> Outcome<Vec<SourceFile>> {
     let roots: Vec<PathBuf> = list(&package["targets"])
         .iter()
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_becomes_crates_with_their_edges() {
+    fn rooms_read_crates_and_edges_from_metadata() {
         let metadata = serde_json::json!({"packages": [
             {"name": "cairn-format", "manifest_path": "/elsewhere/Cargo.toml", "dependencies": [
                 {"name": "proptest", "kind": "dev", "optional": false, "source": "registry+https://example.org"},
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn this_workspace_is_found_with_its_sources() {
+    fn rooms_read_the_sources_of_this_workspace() {
         let crates = gather().unwrap();
         let xtask = crates.iter().find(|found| found.name == "xtask").expect("xtask is a member");
         let roots: Vec<&str> =

@@ -5,8 +5,8 @@ use crate::allowances::Breach;
 /// Maximum length of a source file, in lines; 800, because a longer one holds more than one idea.
 const LINES: usize = 800;
 
-/// Maximum distance of the reason from the start of the file, in lines; 60, because it belongs to
-/// the documentation of the module.
+/// Maximum distance of the reason from the start, in lines; 60, because the head of a file ends
+/// there.
 const HEAD_LINES: usize = 60;
 
 /// Start of the sentence that gives the reason, in a comment at the head of the file.

@@ -25,7 +25,7 @@ impl fmt::Display for Violation {
 const CHANGE_THE_TABLE: &str =
     "or, if the house is to change, change xtask/src/check_rooms/table.rs and ARCHITECTURE.md with it";
 
-/// All violations of the crates against the table.
+/// Returns all violations of the crates against the table.
 pub(crate) fn violations(rooms: &[Room], crates: &[Crate]) -> Vec<Violation> {
     let mut found = Vec::new();
     for checked in crates {
@@ -132,7 +132,7 @@ fn listed(allowed: Allowed, never: &[&str]) -> String {
     }
 }
 
-/// Whether the feature `default` reaches the optional dependency `name`.
+/// Returns whether the feature `default` reaches the optional dependency `name`.
 fn is_on_by_default(checked: &Crate, name: &str) -> bool {
     let mut waiting = vec!["default".to_owned()];
     let mut seen = BTreeSet::new();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_between_rooms_are_those_of_the_table() {
+    fn rooms_allow_only_edges_of_the_table() {
         check_edges("cairn-unwind", &[inside("cairn-format")], "");
         check_edges(
             "cairn-unwind",
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn crates_from_elsewhere_are_those_of_the_table() {
+    fn rooms_allow_only_external_crates_of_the_table() {
         check_edges("cairn-format", &[outside("memchr")], "depends on memchr");
         check_edges("cairn-capture", &[outside("libc")], "");
         check_edges("cairn-preload", &[outside("serde")], "may use only libc");
@@ -312,24 +312,24 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_from_elsewhere_is_not_let_in_by_the_name_of_a_room() {
+    fn rooms_refuse_external_crates_with_room_names() {
         check_edges("cairn-unwind", &[outside("cairn-format")], "depends on cairn-format");
     }
 
     #[test]
-    fn dev_dependencies_are_free() {
+    fn rooms_allow_all_dev_dependencies() {
         check_edges("cairn-format", &[dev("proptest"), dev("cairn-testkit"), dev("cairn-analysis")], "");
     }
 
     #[test]
-    fn the_test_kit_and_the_tools_are_no_normal_dependency() {
+    fn rooms_refuse_test_kit_and_tools_as_dependency() {
         check_edges("cairn-analysis", &[inside("cairn-testkit")], "make it a dev-dependency");
         check_edges("cairn-cli", &[inside("xtask")], "a tool of the workspace");
         check_edges("cairn-benches", &[inside("cairn-testkit"), inside("cairn-capture")], "");
     }
 
     #[test]
-    fn an_edge_behind_a_feature_is_optional_and_off_by_default() {
+    fn rooms_require_feature_edges_off_by_default() {
         let optional = Dependency { is_optional: true, ..inside("cairn-analysis") };
         let with = |edge: &Dependency, features: &[(&str, &[&str])]| {
             let mut checked = crate_named("cairn-c", "");
@@ -348,12 +348,12 @@ mod tests {
     }
 
     #[test]
-    fn an_unplanned_crate_is_an_error() {
+    fn rooms_refuse_unplanned_crates() {
         check(crate_named("cairn-utils", ""), "no room is planned for a crate \"cairn-utils\"");
     }
 
     #[test]
-    fn roots_declare_what_the_room_requires() {
+    fn rooms_require_root_attributes() {
         check(
             crate_named("cairn-format", "#![forbid(unsafe_code)]\n"),
             "crates/cairn-format/src/lib.rs: cairn-format is a no_std room",
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feature_std_is_off_by_default() {
+    fn rooms_require_std_off_by_default() {
         let mut checked = crate_named("cairn-heap", "#![cfg_attr(not(feature = \"std\"), no_std)]\n");
         checked.features =
             [("default".to_owned(), vec!["std".to_owned()]), ("std".to_owned(), Vec::new())].into();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_undoes_what_the_root_declares() {
+    fn rooms_refuse_files_that_lift_root_attributes() {
         let mut checked = crate_named("cairn-unwind", "#![no_std]\n#![forbid(unsafe_code)]\n");
         checked.sources.push(source_file("cairn-unwind", "table.rs", false, "\nextern crate alloc;\n"));
         check(checked, "crates/cairn-unwind/src/table.rs:2: cairn-unwind brings in std or alloc");
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_architecture_names_every_product_crate_in_a_table() {
+    fn rooms_are_named_in_the_architecture() {
         let crates = [crate_named("cairn-format", ""), crate_named("xtask", "")];
         let missing = |text: &str| missing_in_architecture(ROOMS, &crates, text).len();
         assert_eq!(missing("| `cairn-format` | the words |\n"), 0);
@@ -409,9 +409,9 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_each_room_once_and_only_rooms() {
+    fn rooms_table_is_consistent() {
         for (at, room) in ROOMS.iter().enumerate() {
-            assert!(ROOMS[..at].iter().all(|other| other.name != room.name), "{} stands twice", room.name);
+            assert!(ROOMS[..at].iter().all(|other| other.name != room.name), "{} is listed twice", room.name);
             if let Allowed::Only(names) = room.uses {
                 assert!(
                     names.iter().all(|name| room_of(ROOMS, name).is_some()),

@@ -1,9 +1,9 @@
-//! What can be told from a source file without parsing Rust: the attributes at its top, and a few
-//! telling lines.
+//! Reads facts from a source file without parsing Rust: the attributes at its top, and a few
+//! characteristic lines.
 
-/// The `#![…]` at the top of a file, without blanks: `forbid(unsafe_code)`.
+/// Returns the `#![…]` at the top of a file, without blanks: `forbid(unsafe_code)`.
 ///
-/// Comments may stand between them; the first other line ends the search, as it does for the
+/// Comments may lie between them; the first other line ends the search, as it does for the
 /// compiler.
 pub(crate) fn inner_attributes(text: &str) -> Vec<String> {
     let mut attributes = Vec::new();
@@ -16,7 +16,7 @@ pub(crate) fn inner_attributes(text: &str) -> Vec<String> {
             break;
         }
         let mut attribute = line.to_owned();
-        // rustfmt breaks a long attribute so that its end stands on a line of its own.
+        // rustfmt breaks a long attribute and puts its end on a line of its own.
         while !attribute.ends_with(']') {
             let Some(more) = lines.next() else { break };
             attribute.push_str(more);
@@ -27,8 +27,7 @@ pub(crate) fn inner_attributes(text: &str) -> Vec<String> {
     attributes
 }
 
-/// Whether the attributes set `lint` to one of `levels`: `forbid(unsafe_code)`, also among other
-/// lints.
+/// Returns whether the attributes set `lint` to one of `levels`, also among other lints.
 pub(crate) fn sets_lint(attributes: &[String], levels: &[&str], lint: &str) -> bool {
     attributes.iter().any(|attribute| {
         let Some((level, rest)) = attribute.split_once('(') else { return false };
@@ -36,7 +35,7 @@ pub(crate) fn sets_lint(attributes: &[String], levels: &[&str], lint: &str) -> b
     })
 }
 
-/// The lines (counted from 1) that lift `lint` again, for a file, an item or a block.
+/// Returns the lines (counted from 1) that lift `lint` again, for a file, an item or a block.
 pub(crate) fn lines_that_allow(text: &str, lint: &str) -> Vec<usize> {
     let lifts = |line: &str| {
         let line = line.trim();
@@ -46,10 +45,10 @@ pub(crate) fn lines_that_allow(text: &str, lint: &str) -> Vec<usize> {
     numbered(text).filter(|(_, line)| lifts(line)).map(|(number, _)| number).collect()
 }
 
-/// The lines that bring in std or alloc, except for tests.
+/// Returns the lines that bring in std or alloc, except for tests.
 ///
-/// At the left margin a line is for tests if `#[cfg(test)]` stands right above it; within a module,
-/// if that stands anywhere above, since tests are last in a file.
+/// At the left margin a line is for tests if `#[cfg(test)]` is right above it; within a module, if
+/// that is anywhere above, since tests are last in a file.
 pub(crate) fn lines_with_std_or_alloc(text: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut previous = "";
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_found_between_comments_and_across_lines() {
+    fn rooms_find_attributes_across_lines() {
         let text = "//! Docs with #![no_std] in them.\n\n#![no_std]\n// reason\n#![forbid(\n    unsafe_code,\n    \
                     missing_docs\n)]\nmod a;\n#![late]\n";
         assert_eq!(inner_attributes(text), ["no_std", "forbid(unsafe_code,missing_docs)"]);
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lint_is_found_among_others_but_not_as_part_of_a_name() {
+    fn rooms_find_lints_by_whole_name() {
         let attributes =
             inner_attributes("#![deny(missing_docs, unsafe_code)]\n#![warn(unsafe_op_in_unsafe_fn)]\n");
         assert!(sets_lint(&attributes, &["forbid", "deny"], "unsafe_code"));
@@ -97,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn lifting_a_lint_is_seen_wherever_it_stands() {
+    fn rooms_find_lints_lifted_at_any_level() {
         let text = "#![allow(unsafe_code)]\nfn a() {\n    #[expect(unsafe_code, reason = \"x\")]\n    b();\n}\n// allow(unsafe_code)\n";
         assert_eq!(lines_that_allow(text, "unsafe_code"), [1, 3]);
     }
 
     #[test]
-    fn std_is_for_tests_only() {
+    fn rooms_allow_std_in_tests_only() {
         let cases: [(&str, &[usize]); 5] = [
             ("extern crate alloc;\n", &[1]),
             ("mod a;\npub extern crate std as base;\n", &[2]),

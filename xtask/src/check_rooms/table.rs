@@ -3,15 +3,14 @@
 //! A new edge is a decision about the whole house. Change this table, the drawing and the crate
 //! table of ARCHITECTURE.md together, and say in the commit why the room needs it.
 
-/// What one crate may use, and what its source must declare.
+/// Dependencies that one crate may use, and attributes that its source must declare.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     /// Crates of the workspace that it may depend on.
     pub(crate) uses: Allowed,
-    /// More crates of the workspace, each only as an optional dependency behind a feature that is
-    /// off by default.
+    /// More crates of the workspace, only as optional dependencies behind features off by default.
     pub(crate) uses_behind: &'static [Behind],
     /// Crates from elsewhere that it may depend on.
     pub(crate) outside: Allowed,
@@ -128,8 +127,7 @@ pub(crate) const ROOMS: &[Room] = &[
     // System calls relative to an open directory, by rustix, so that no unsafe code is needed for
     // them.
     Room { name: "cairn-files", outside: Allowed::Only(&["rustix"]), ..CLOSED },
-    // Starts programs, and waits for them: what std does for that changes what the program
-    // inherits.
+    // Starts programs, and waits for them: std changes the state that the program inherits.
     Room {
         name: "cairn-run",
         uses: Allowed::Only(&["cairn-files"]),
@@ -246,7 +244,7 @@ pub(crate) const ROOMS: &[Room] = &[
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
     },
-    // What cairn-benches and its preloaded library have in common: cairn and its peers.
+    // Code that cairn-benches and its preloaded library share: cairn and its peers.
     Room {
         name: "cairn-bench-unwinders",
         kind: Kind::ForTests,

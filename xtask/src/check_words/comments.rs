@@ -3,7 +3,7 @@
 /// A comment: lines with the same marker, one below the other.
 #[derive(Debug, Default)]
 pub(super) struct Comment {
-    /// True of `///`, which documents an item.
+    /// True for `///`, which documents an item.
     pub(super) is_item_doc: bool,
     pub(super) lines: Vec<Line>,
     pub(super) sentences: Vec<Sentence>,

@@ -92,13 +92,13 @@ mod tests {
     use super::*;
     use crate::player::{Filter, Player};
     use cairn_format::{AbsoluteAddress, SliceSink};
-    use cairn_wire::tracker::{Layout, Writer};
+    use cairn_wire::tracker::{TrackerLayout, Writer};
 
     #[test]
     fn collapse_compares_code_not_addresses() {
         let at = AbsoluteAddress::new;
         let mut buffer = [0; 500];
-        let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+        let mut writer = Writer::new(SliceSink::new(&mut buffer), TrackerLayout::WINDOWS_64);
         writer.module_loaded(1, "b.dll", at(0x1000), 0x1000).unwrap();
         writer.stack(2, [at(0x1010)]).unwrap();
         writer.module_unloaded(3, "b.dll").unwrap();

@@ -15,9 +15,9 @@
 //! use cairn_analysis::player::{Filter, Player};
 //! use cairn_symbols::SymbolizerOptions;
 //! # use cairn_format::{AbsoluteAddress, SliceSink};
-//! # use cairn_wire::tracker::{Layout, Writer};
+//! # use cairn_wire::tracker::{TrackerLayout, Writer};
 //! # let mut buffer = [0; 100];
-//! # let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+//! # let mut writer = Writer::new(SliceSink::new(&mut buffer), TrackerLayout::WINDOWS_64);
 //! # writer.module_loaded(1_000, r"C:\app.exe", AbsoluteAddress::new(0x7ff6_0000_0000), 0x3000)?;
 //! # writer.stack(2_000, [0x7ff6_0000_0123, 0x10].map(AbsoluteAddress::new))?;
 //! # let file = writer.into_sink().into_written().to_vec();

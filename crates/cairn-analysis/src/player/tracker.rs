@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use cairn_format::recording::{MarkValue, PcKind};
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_wire::tracker::{
-    Change, CharWidth, EventPlace, Finding, Layout, ModuleSlot, Reader, Timeline, TimelineError,
+    Change, CharWidth, EventPlace, Finding, ModuleSlot, Reader, Timeline, TimelineError, TrackerLayout,
 };
 
 use super::event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
@@ -29,7 +29,7 @@ pub(super) struct TrackerRecording {
     events: Vec<Event>,
     start_wall_nanos: u64,
     error: Option<TimelineError>,
-    layout: Layout,
+    layout: TrackerLayout,
     is_guessed: bool,
 }
 
@@ -38,7 +38,7 @@ impl TrackerRecording {
         let no_recording = || PlayError::NoRecording { problem: recording_problem(bytes) };
         let layout = match word_size {
             Some(word_size) => layout_of(bytes, word_size),
-            None => Layout::guess(bytes).layout,
+            None => TrackerLayout::guess(bytes).layout,
         };
         let reader = Reader::new(bytes, layout);
         let first = reader.clone().next().and_then(Result::ok).map(|first| first.timestamp_nanos);
@@ -162,9 +162,9 @@ impl Tables for TrackerRecording {
 
 /// Returns the layout of this word size that reads furthest; outside Windows, path units have four
 /// bytes.
-fn layout_of(bytes: &[u8], word_size: WordSize) -> Layout {
-    let with = |char_width| Layout { word_size, char_width };
-    let end = |layout: &Layout| {
+fn layout_of(bytes: &[u8], word_size: WordSize) -> TrackerLayout {
+    let with = |char_width| TrackerLayout { word_size, char_width };
+    let end = |layout: &TrackerLayout| {
         Reader::new(bytes, *layout).find_map(Result::err).map_or(usize::MAX, |error| error.offset)
     };
     let (two, four) = (with(CharWidth::Two), with(CharWidth::Four));

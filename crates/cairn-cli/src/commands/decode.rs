@@ -9,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 
 use cairn_format::{AbsoluteAddress, WordSize};
-use cairn_logs::decode::{Format, Options};
+use cairn_logs::decode::{DecodeOptions, Format};
 use cairn_symbols::{Symbolizer, SymbolizerOptions};
 use cairn_wire::{cbf, xnu};
 use clap::error::ErrorKind;
@@ -222,11 +222,11 @@ enum Dialect {
 }
 
 impl Dialect {
-    const fn dialect(self) -> cbf::Dialect {
+    const fn dialect(self) -> cbf::CbfDialect {
         match self {
-            Self::Strict => cbf::Dialect::Strict,
-            Self::Swift62 => cbf::Dialect::Swift62,
-            Self::SwiftNewer => cbf::Dialect::SwiftNewer,
+            Self::Strict => cbf::CbfDialect::Strict,
+            Self::Swift62 => cbf::CbfDialect::Swift62,
+            Self::SwiftNewer => cbf::CbfDialect::SwiftNewer,
         }
     }
 }
@@ -250,7 +250,7 @@ impl Decode {
             }
             None => None,
         };
-        let options = Options {
+        let options = DecodeOptions {
             word_size: self
                 .word_size(symbols.as_ref().map(|(symbolizer, module)| symbolizer.word_size(*module))),
             strict: self.strict,

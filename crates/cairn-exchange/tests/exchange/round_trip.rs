@@ -7,7 +7,7 @@ use cairn_exchange::import::{Imported, Kind, Times};
 use cairn_exchange::target::LiveBlock;
 use cairn_exchange::{Profile, Target};
 use cairn_format::{AbsoluteAddress, SliceSink};
-use cairn_wire::tracker::{self, Layout};
+use cairn_wire::tracker::{self, TrackerLayout};
 use proptest::prelude::*;
 
 use crate::subject::{ExportedFrame, by_stack, converted, export, profile_of, recorded, written_image};
@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn round_trip_of_tracker(stacks in prop::collection::vec((prop::collection::vec(0_u64..12, 0..20), 0_u64..1000), 1..60)) {
         let mut buffer = vec![0; 1 << 16];
-        let mut writer = tracker::Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+        let mut writer = tracker::Writer::new(SliceSink::new(&mut buffer), TrackerLayout::WINDOWS_64);
         let base = 0x7ff6_0000_0000;
         writer.module_loaded(STARTED, r"C:\app.exe", AbsoluteAddress::new(base), 0x100).unwrap();
         let mut before: BTreeMap<Vec<u64>, u64> = BTreeMap::new();

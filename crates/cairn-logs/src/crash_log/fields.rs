@@ -53,7 +53,7 @@ pub(super) enum Field<T> {
 }
 
 impl<T> Field<T> {
-    /// The value; sets `bit` in `bad` when something else was there.
+    /// Returns the value; sets `bit` in `bad` when something else was there.
     fn note(self, bit: Bad, bad: &mut u16) -> Option<T> {
         match self {
             Self::Value(value) => Some(value),
@@ -65,7 +65,7 @@ impl<T> Field<T> {
         }
     }
 
-    /// The same; an absent value is bad, too.
+    /// Returns the same; an absent value is bad, too.
     fn required(self, bit: Bad, bad: &mut u16) -> Option<T> {
         match self {
             Self::Absent => Self::Bad.note(bit, bad),
@@ -282,7 +282,7 @@ impl Bad {
         bits & self.mask() != 0
     }
 
-    /// The name of the field, and what its value is not.
+    /// Returns the name of the field, and what its value is not.
     pub(super) const fn problem(self) -> &'static str {
         match self {
             Self::Kind => {
@@ -447,9 +447,9 @@ struct Registers(Vec<(Box<str>, Option<u64>)>);
 
 impl<'de> Deserialize<'de> for Registers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
+        struct RegisterEntries;
 
-        impl<'de> Visitor<'de> for Entries {
+        impl<'de> Visitor<'de> for RegisterEntries {
             type Value = Registers;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -469,7 +469,7 @@ impl<'de> Deserialize<'de> for Registers {
             }
         }
 
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(RegisterEntries)
     }
 }
 
@@ -485,9 +485,9 @@ pub(super) struct Memory {
 
 impl<'de> Deserialize<'de> for Memory {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
+        struct MemoryEntries;
 
-        impl<'de> Visitor<'de> for Entries {
+        impl<'de> Visitor<'de> for MemoryEntries {
             type Value = Memory;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -513,6 +513,6 @@ impl<'de> Deserialize<'de> for Memory {
             }
         }
 
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(MemoryEntries)
     }
 }

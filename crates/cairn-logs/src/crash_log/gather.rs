@@ -2,8 +2,7 @@
 
 use super::MAX_BYTES;
 
-/// The fields that a crash log, or Swift's JSON of a backtrace, may begin with, whoever has sorted
-/// them.
+/// Fields that a crash log, or Swift's JSON of a backtrace, may begin with, in any key order.
 const FIRST_KEYS: [&[u8]; 14] = [
     b"timestamp",
     b"kind",
@@ -24,7 +23,7 @@ const FIRST_KEYS: [&[u8]; 14] = [
 /// The deepest nesting that the JSON parser takes.
 const MAX_DEPTH: usize = 128;
 
-/// What became of a line.
+/// Result of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gathered {
     /// It is not part of an object.
@@ -33,8 +32,9 @@ pub enum Gathered {
     Part,
     /// It ends an object: [`ObjectGatherer::take`] has it.
     Whole,
-    /// It is not JSON, or not the beginning of a crash log: [`ObjectGatherer::take`] has it and the
-    /// lines before it. It may begin another object, and is best added once more if there are any.
+    /// The line is not JSON, or not the beginning of a crash log. [`ObjectGatherer::take`] returns
+    /// it and the lines before it. It may begin another object, and is best added once more if
+    /// there are any.
     Broken,
 }
 
@@ -62,13 +62,13 @@ impl GatheredText {
         })
     }
 
-    /// The bytes of the lines before the last one, if there are any.
+    /// Returns the bytes of the lines before the last one, if there are any.
     #[must_use]
     pub fn before_last(&self) -> Option<&[u8]> {
         self.bytes.get(..memchr::memrchr(b'\n', &self.bytes)?)
     }
 
-    /// The last line alone.
+    /// Returns the last line alone.
     #[must_use]
     pub fn into_last(mut self) -> Self {
         let Some(end) = memchr::memrchr(b'\n', &self.bytes) else { return self };
@@ -140,7 +140,7 @@ impl ObjectGatherer {
         match (is_sound, ends) {
             (false, _) => Gathered::Broken,
             (true, true) if open.is_empty() => Gathered::Whole,
-            // No text goes on behind a line break.
+            // No text goes on after a line break.
             (true, true) if *in_text => Gathered::Broken,
             (true, _) => Gathered::Part,
         }
@@ -151,7 +151,7 @@ impl ObjectGatherer {
         self.text.take()
     }
 
-    /// Follows the JSON from this byte on; false where there is none.
+    /// Follows the JSON from this byte on; false where no JSON begins.
     fn scan(&mut self, start: usize) -> bool {
         let Some(text) = &self.text else { return false };
         for (index, &byte) in text.bytes.iter().enumerate().skip(start) {
@@ -181,7 +181,7 @@ impl ObjectGatherer {
             let is_word = byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
             let goes_on = match byte {
                 b' ' | b'\t' | b'\r' => true,
-                // What comes behind the object is the parser's to refuse.
+                // The parser refuses content after the object.
                 _ if self.open.is_empty() && self.last != 0 => true,
                 b'"' => value_may_follow || in_object && matches!(self.last, b'{' | b','),
                 b'{' | b'[' => (value_may_follow || self.last == 0) && self.open.len() < MAX_DEPTH,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_object_are_given_back_at_once() {
+    fn gather_returns_other_lines_at_once() {
         use Gathered::{Broken, Other, Part, Whole};
         assert_eq!(gathered(&["void f()", "{", "  int x;"]), [Other, Part, Broken]);
         assert_eq!(gathered(&["{\"level\": 1,"]), [Broken]);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_line_make_one_text() {
+    fn gather_joins_pieces_of_a_line() {
         let mut gatherer = ObjectGatherer::new();
         assert_eq!(gatherer.add(7, b"{\"kind\": \"crash", false), Gathered::Part);
         assert_eq!(gatherer.add(7, b"Report\"}", true), Gathered::Whole);

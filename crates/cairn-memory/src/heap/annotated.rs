@@ -16,7 +16,7 @@ use cairn_format::{AbsoluteAddress, Frame, WordSize};
 use cairn_unwind::MemoryReader;
 use cairn_wire::cbf;
 use cairn_wire::heapblock::{
-    ANCHOR_BYTES, Anchor, HEADER_BYTES, Header, HeaderError, LIVE_MAGIC, StackReference, State, guard,
+    ANCHOR_BYTES, Anchor, BlockState, HEADER_BYTES, Header, HeaderError, LIVE_MAGIC, StackReference, guard,
     inline_stack, stack_table,
 };
 
@@ -389,8 +389,8 @@ impl<'a> Finder<'a> {
             return;
         };
         match Header::from_bytes(*bytes, user_address, self.image.machine().byte_order) {
-            Ok((_, State::Freed)) => self.found.freed += 1,
-            Ok((header, State::Live)) => self.cairn_block(header, user_address),
+            Ok((_, BlockState::Freed)) => self.found.freed += 1,
+            Ok((header, BlockState::Live)) => self.cairn_block(header, user_address),
             // The allocator below has usually overwritten part of a freed block's header.
             Err(HeaderError::WrongCheck)
                 if self.found.suspects.len() < MAX_SUSPECTS && self.is_live_magic(bytes) =>
@@ -443,7 +443,7 @@ impl<'a> Finder<'a> {
             return;
         }
         let rules = cbf::Rules::LENIENT.with_repeat_limit(MAX_FRAMES as u64);
-        self.frames.extend(cbf::Decoder::new(&bytes, rules).filter_map(Result::ok).take(MAX_FRAMES));
+        self.frames.extend(cbf::CbfDecoder::new(&bytes, rules).filter_map(Result::ok).take(MAX_FRAMES));
     }
 
     fn anchor(&mut self, at: u64) {

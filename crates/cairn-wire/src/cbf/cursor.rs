@@ -1,34 +1,36 @@
-//! The fast way through a record: plain addresses, no loop, few branches.
+//! The fast path through a record: plain addresses, no loop, few branches.
 //!
 //! Nearly every instruction of a real stack is a relative return address. [`Cursor`] knows these
-//! and says `None` to everything else (another instruction, a relative first address, an operand
-//! wider than the word, an error, the end), without having moved; [`Decoder`](super::Decoder) then
-//! decides by its rules. A cursor is `Copy`, and a loop over a local copy keeps it in registers.
+//! and returns `None` for everything else (another instruction, a relative first address, an
+//! operand wider than the word, an error, the end), without having moved;
+//! [`CbfDecoder`](super::CbfDecoder) then decides by its rules. A cursor is `Copy`, and a loop over
+//! a local copy keeps it in registers.
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     input: &'a [u8],
-    /// The end of `input`, from the next instruction. Empty while the fast way is closed: see
+    /// The end of `input`, from the next instruction. Empty while the fast path is closed: see
     /// `held_back`.
     rest: &'a [u8],
-    /// What would be `rest`, kept out of sight of the fast way while no relative address is
-    /// allowed, while repeats are owed, or for good when the word is narrow. So the fast way needs
-    /// no test for all that.
+    /// The content of `rest` while the fast path is closed. It is closed as long as no relative
+    /// address is allowed, while repeats are pending, and always for a narrow word. The fast path
+    /// then needs no test for these.
     held_back: &'a [u8],
     /// The last address; relative operands count from it.
     base: u64,
-    /// Cuts an address to the word.
+    /// Mask that truncates an address to the word.
     word_mask: u64,
-    /// The instruction of the last frame; 0 when there is none yet.
+    /// The instruction of the last frame; 0 before the first frame.
     pub(super) last_opcode: u8,
     /// The bit of an opcode that says more operand bytes than a 32-bit word has; 0 if the word has
     /// 64.
     too_wide: u8,
-    /// 16 bits: the fast way takes operands of three and four bytes without a look at the word.
+    /// True for 16-bit words, which close the fast path. It takes operands of three and four bytes
+    /// without checking the word.
     word_is_narrow: bool,
-    /// There is a base for relative addresses, as far as the slow way knows.
+    /// True if there is a base for relative addresses, as far as the slow path knows.
     address_seen: bool,
 }
 
@@ -44,7 +46,7 @@ const fn is_address(opcode: u8) -> bool {
 }
 
 impl<'a> Cursor<'a> {
-    /// Behind the info byte of `input`.
+    /// After the info byte of `input`.
     #[inline]
     pub(super) fn new(input: &'a [u8], word_size: WordSize) -> Self {
         let mut cursor = Self {
@@ -58,47 +60,47 @@ impl<'a> Cursor<'a> {
             word_is_narrow: matches!(word_size, WordSize::Bits16),
             address_seen: false,
         };
-        cursor.leave_slow_way();
+        cursor.leave_slow_path();
         cursor
     }
 
-    /// Brings back what was held back from the fast way.
-    pub(super) fn enter_slow_way(&mut self) {
+    /// Restores the input that was held back from the fast path.
+    pub(super) fn enter_slow_path(&mut self) {
         if self.rest.is_empty() {
             self.rest = core::mem::take(&mut self.held_back);
         }
         self.address_seen |= is_address(self.last_opcode);
     }
 
-    /// Opens the fast way again, if no address there can be one that only the slow way may judge.
+    /// Opens the fast path again, if no address there can be one that only the slow path may judge.
     #[inline]
-    pub(super) fn leave_slow_way(&mut self) {
+    pub(super) fn leave_slow_path(&mut self) {
         let is_absolute = |opcode: u8| is_address(opcode) && opcode & ABSOLUTE != 0;
         let has_base = self.address_seen || self.rest.first().is_some_and(|&opcode| is_absolute(opcode));
         if self.word_is_narrow || !has_base {
-            self.close_fast_way();
+            self.close_fast_path();
         }
     }
 
-    /// Leaves nothing to the fast way until the slow way was entered and left.
+    /// Closes the fast path until the slow path was entered and left.
     #[inline]
-    pub(super) fn close_fast_way(&mut self) {
+    pub(super) fn close_fast_path(&mut self) {
         if !self.rest.is_empty() {
             self.held_back = core::mem::take(&mut self.rest);
         }
     }
 
-    /// Offset of the next instruction, on the slow way.
+    /// Returns the offset of the next instruction, on the slow path.
     pub(super) const fn position(&self) -> usize {
         self.input.len() - self.rest.len()
     }
 
-    /// No address was read so far, so a relative one has nothing to relate to.
+    /// Returns true if no address was read so far: a relative one has no base.
     pub(super) const fn is_before_first_address(&self) -> bool {
         !self.address_seen
     }
 
-    /// Nothing is left but one `end`: how a good record ends.
+    /// Returns true if only one `end` is left, as in a well-formed record.
     #[inline]
     pub(super) const fn is_at_last_end(&self) -> bool {
         matches!(self.rest, [0x00])
@@ -115,14 +117,14 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// Nothing more is to be read.
+    /// Ends the input.
     #[inline]
     pub(super) fn stop(&mut self) {
         self.rest = &[];
         self.held_back = &[];
     }
 
-    /// The next instruction, if it is a plain address.
+    /// Returns the next instruction, if it is a plain address.
     ///
     /// An instruction says where the next begins. Computed, that takes a load and two steps, 7
     /// cycles a frame, and the processor can do nothing else meanwhile. Five of six instructions in
@@ -133,7 +135,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn address(&mut self) -> Option<Frame> {
         let (&opcode, operand) = self.rest.split_first()?;
         if opcode == 0x22 {
-            // Three bytes are loaded as four: behind an operand there is at least the end.
+            // Three bytes are loaded as four: after an operand there is at least the end.
             let window = operand.first_chunk::<4>();
             if let (Some(&window), Some(rest)) = (window, operand.get(3..)) {
                 self.rest = rest;
@@ -154,8 +156,8 @@ impl<'a> Cursor<'a> {
         self.address_of_any_length(opcode, operand)
     }
 
-    /// The address instruction `opcode`, without a branch on its length. `operand` is what follows
-    /// it.
+    /// Returns the address instruction `opcode`, without a branch on its length. `operand` is what
+    /// follows it.
     #[inline(always)]
     fn address_of_any_length(&mut self, opcode: u8, operand: &'a [u8]) -> Option<Frame> {
         if !is_address(opcode) || opcode & self.too_wide != 0 {
@@ -175,15 +177,15 @@ impl<'a> Cursor<'a> {
         Some(self.moved(opcode, operand))
     }
 
-    /// The frame of an address instruction whose operand is the low bytes of `window`, on the slow
-    /// way.
+    /// Returns the frame of an address instruction with the low bytes of `window` as operand (slow
+    /// path).
     pub(super) fn computed(&mut self, opcode: u8, window: u64) -> Frame {
         let unused_bits = 56 - 8 * u32::from(opcode & OPERAND_CODE);
         self.address_seen = true;
         self.moved(opcode, (window << unused_bits) as i64 >> unused_bits)
     }
 
-    /// The frame of an address instruction with this operand.
+    /// Returns the frame of an address instruction with this operand.
     #[inline(always)]
     fn moved(&mut self, opcode: u8, operand: i64) -> Frame {
         let base = if opcode & ABSOLUTE == 0 { self.base } else { 0 };
@@ -192,7 +194,7 @@ impl<'a> Cursor<'a> {
         self.last_address()
     }
 
-    /// The frame that the last address instruction made.
+    /// Returns the frame that the last address instruction made.
     #[inline(always)]
     pub(super) const fn last_address(&self) -> Frame {
         let address = AbsoluteAddress::new(self.base);

@@ -1,32 +1,32 @@
 //! The decoder: an iterator over borrowed bytes, strict or lenient, with repeats expanded lazily.
 //!
-//! Plain addresses go the fast way through [`Cursor`]; all that it declines is decided here.
+//! Plain addresses go the fast path through [`Cursor`]; all that it declines is decided here.
 
 use core::iter::FusedIterator;
 
 use super::cursor::Cursor;
-use super::{DecodeError, DecodeErrorKind, Findings, MAX_REPEATS, read_info_byte};
+use super::{CbfError, CbfErrorKind, CbfFindings, MAX_REPEATS, read_info_byte};
 use cairn_format::{Frame, WordSize};
 
-/// What a decoder accepts.
+/// Rules for the input that a decoder accepts.
 ///
 /// | | relative first address, wide operand, `rep` of 0, data after the end | other errors | no end mark |
 /// |---|---|---|---|
 /// | [`STRICT`](Self::STRICT) | error | error | accepted |
-/// | [`LENIENT`](Self::LENIENT) | accepted, noted in [`Findings`] | `Truncated`, noted | accepted |
+/// | [`LENIENT`](Self::LENIENT) | accepted, noted in [`CbfFindings`] | `Truncated`, noted | accepted |
 /// | [`SWIFT_62`](Self::SWIFT_62), [`SWIFT_NEWER`](Self::SWIFT_NEWER) | as lenient | as lenient | `Truncated` |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
     tolerant: bool,
     missing_end_truncates: bool,
-    /// Swift 6.2 keeps counts as signed numbers and repeats once what looks negative.
+    /// Swift 6.2 stores counts as signed numbers, and repeats once for a negative one.
     signed_repeats: bool,
     repeat_limit: u64,
 }
 
 impl Rules {
     /// Refuses everything that the document does not allow. A missing end is allowed by it; ask
-    /// [`Decoder::end`].
+    /// [`CbfDecoder::end`].
     pub const STRICT: Self = Self {
         tolerant: false,
         missing_end_truncates: false,
@@ -34,19 +34,19 @@ impl Rules {
         repeat_limit: MAX_REPEATS,
     };
 
-    /// Gives all frames that can be had. An error in the middle becomes a last
+    /// Yields all frames that can be decoded. An error in the middle becomes a last
     /// [`Frame::Truncated`]; the iterator yields no `Err`. A bad info byte gives no frames at all,
     /// because nothing after it can be understood.
     pub const LENIENT: Self =
         Self { tolerant: true, missing_end_truncates: false, signed_repeats: false, repeat_limit: u64::MAX };
 
-    /// The frames that the reader of Swift 6.2 shows, including the `Truncated` it adds when the
-    /// end is missing, which is always with records that Swift 6.2 itself wrote.
+    /// Reads the frames that Swift 6.2 shows. This includes the `Truncated` that it adds when the
+    /// end is missing, as it is in all records that Swift 6.2 itself wrote.
     pub const SWIFT_62: Self =
         Self { tolerant: true, missing_end_truncates: true, signed_repeats: true, repeat_limit: u64::MAX };
 
-    /// The frames that newer Swift shows: as [`SWIFT_62`](Self::SWIFT_62), and `Truncated` in place
-    /// of a repeat of more than [`MAX_REPEATS`].
+    /// Reads the frames that newer Swift shows. These are as for [`SWIFT_62`](Self::SWIFT_62), with
+    /// `Truncated` in place of a repeat of more than [`MAX_REPEATS`].
     pub const SWIFT_NEWER: Self = Self {
         tolerant: true,
         missing_end_truncates: true,
@@ -54,13 +54,13 @@ impl Rules {
         repeat_limit: MAX_REPEATS,
     };
 
-    /// The same rules with another highest number for one `rep`. Above it: an error, or `Truncated`
-    /// when lenient.
+    /// Returns the same rules with another highest number for one `rep`. Above it: an error, or
+    /// `Truncated` when lenient.
     ///
     /// ```
-    /// use cairn_wire::cbf::{Decoder, Rules};
+    /// use cairn_wire::cbf::{CbfDecoder, Rules};
     /// let rules = Rules::LENIENT.with_repeat_limit(1000);
-    /// assert_eq!(Decoder::new(&[0x02, 0x18, 0x7f, 0x89, 0xff, 0xff, 0x00], rules).count(), 2);
+    /// assert_eq!(CbfDecoder::new(&[0x02, 0x18, 0x7f, 0x89, 0xff, 0xff, 0x00], rules).count(), 2);
     /// ```
     #[must_use]
     pub const fn with_repeat_limit(mut self, limit: u64) -> Self {
@@ -80,12 +80,12 @@ pub enum End {
     None,
 }
 
-/// What the decoder does next, once the fast way is closed.
+/// State of the decoder once the fast path is closed.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Reading,
-    /// Everything before is handed out; this error is still owed.
-    Failed(DecodeError),
+    /// Everything before is yielded; this error is pending.
+    Failed(CbfError),
     Done,
 }
 
@@ -99,39 +99,39 @@ enum Stage {
 /// faster than a `for` loop.
 ///
 /// ```
-/// use cairn_wire::cbf::{Decoder, End, Rules};
+/// use cairn_wire::cbf::{CbfDecoder, End, Rules};
 /// use cairn_format::{AbsoluteAddress, Frame};
 ///
-/// let mut decoder = Decoder::new(&[0x02, 0x19, 0x10, 0x00, 0x43, 0x00], Rules::STRICT);
+/// let mut decoder = CbfDecoder::new(&[0x02, 0x19, 0x10, 0x00, 0x43, 0x00], Rules::STRICT);
 /// assert_eq!(decoder.next(), Some(Ok(Frame::ProgramCounter(AbsoluteAddress::new(0x1000)))));
 /// assert_eq!(decoder.next(), Some(Ok(Frame::Omitted(4))));
 /// assert_eq!(decoder.next(), None);
 /// assert_eq!(decoder.end(), End::End);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Decoder<'a> {
+pub struct CbfDecoder<'a> {
     cursor: Cursor<'a>,
-    /// The number in the last frame, if that was an `omit`.
+    /// Operand of the last frame, if that was an `omit`.
     omitted: u64,
-    /// How often the last frame is still to be handed out.
+    /// Number of pending repeats of the last frame.
     repeats: u64,
     word_size: Option<WordSize>,
     rules: Rules,
     stage: Stage,
     end: End,
-    findings: Findings,
+    findings: CbfFindings,
 }
 
-impl<'a> Decoder<'a> {
-    /// A decoder of the record that is `input`. Reads the info byte; if that is bad, the first item
-    /// is the error.
+impl<'a> CbfDecoder<'a> {
+    /// Creates a decoder of the record that is `input`. Reads the info byte; if that is bad, the
+    /// first item is the error.
     #[must_use]
     #[inline]
     pub fn new(input: &'a [u8], rules: Rules) -> Self {
         match input.first().map(|&info| read_info_byte(info)) {
             Some(Ok(word_size)) => Self::behind_info_byte(input, Some(word_size), rules),
             Some(Err(kind)) => Self::refused(input, kind, rules),
-            None => Self::refused(input, DecodeErrorKind::Empty, rules),
+            None => Self::refused(input, CbfErrorKind::Empty, rules),
         }
     }
 
@@ -145,55 +145,55 @@ impl<'a> Decoder<'a> {
             rules,
             stage: Stage::Reading,
             end: End::None,
-            findings: Findings::default(),
+            findings: CbfFindings::default(),
         }
     }
 
     #[cold]
-    fn refused(input: &'a [u8], kind: DecodeErrorKind, rules: Rules) -> Self {
+    fn refused(input: &'a [u8], kind: CbfErrorKind, rules: Rules) -> Self {
         let mut decoder = Self::behind_info_byte(input, None, rules);
-        let error = DecodeError { offset: 0, kind };
+        let error = CbfError { offset: 0, kind };
         decoder.stop_reading(if rules.tolerant { Stage::Done } else { Stage::Failed(error) });
         decoder.findings.stopped_by = rules.tolerant.then_some(error);
         decoder
     }
 
-    /// The word size that the info byte states, or `None` when that byte is bad.
+    /// Returns the word size that the info byte states, or `None` when that byte is bad.
     #[must_use]
     pub const fn word_size(&self) -> Option<WordSize> {
         self.word_size
     }
 
-    /// The end mark, known once the iterator has ended.
+    /// Returns the end mark, known once the iterator has ended.
     #[must_use]
     pub const fn end(&self) -> End {
         self.end
     }
 
-    /// What was tolerated so far. Always empty with [`Rules::STRICT`].
+    /// Returns what was tolerated so far. Always empty with [`Rules::STRICT`].
     #[must_use]
-    pub const fn findings(&self) -> &Findings {
+    pub const fn findings(&self) -> &CbfFindings {
         &self.findings
     }
 
-    /// The same frames with repeats as numbers.
+    /// Returns the same frames with repeats as numbers.
     #[must_use]
     pub const fn runs(self) -> Runs<'a> {
         Runs { decoder: self }
     }
 
-    /// The frame handed out last, to be repeated.
+    /// Returns the frame yielded last, to be repeated.
     #[inline]
     const fn last_frame(&self) -> Frame {
         if self.cursor.last_opcode < 0x40 { self.cursor.last_address() } else { Frame::Omitted(self.omitted) }
     }
 
-    /// The next frame where the fast way does not lead.
+    /// Returns the next frame that the fast path cannot handle.
     ///
     /// By value, so that the address of a decoder never leaves the loop over it: then its cursor
     /// can stay in registers.
     #[inline(never)]
-    fn next_slowly(mut self) -> (Self, Option<Result<Frame, DecodeError>>) {
+    fn next_slowly(mut self) -> (Self, Option<Result<Frame, CbfError>>) {
         if self.repeats > 0 {
             self.repeats -= 1;
             let last = self.last_frame();
@@ -204,14 +204,14 @@ impl<'a> Decoder<'a> {
             self.repeats = count - 1;
         }
         if self.repeats > 0 {
-            self.cursor.close_fast_way();
+            self.cursor.close_fast_path();
         }
         (self, item.map(|item| item.map(|(frame, _)| frame)))
     }
 
-    /// The next instruction, whatever it is: a frame and how often it comes in a row.
-    fn instruction(&mut self) -> Option<Result<(Frame, u64), DecodeError>> {
-        self.cursor.enter_slow_way();
+    /// Returns the next instruction, whatever it is: a frame and how many times it comes in a row.
+    fn instruction(&mut self) -> Option<Result<(Frame, u64), CbfError>> {
+        self.cursor.enter_slow_path();
         let item = match self.stage {
             Stage::Reading => self.read_instruction(),
             Stage::Failed(error) => {
@@ -220,11 +220,11 @@ impl<'a> Decoder<'a> {
             }
             Stage::Done => None,
         };
-        self.cursor.leave_slow_way();
+        self.cursor.leave_slow_path();
         item
     }
 
-    fn read_instruction(&mut self) -> Option<Result<(Frame, u64), DecodeError>> {
+    fn read_instruction(&mut self) -> Option<Result<(Frame, u64), CbfError>> {
         let offset = self.cursor.position();
         let Ok(&[opcode]) = self.cursor.take(1) else {
             self.stop_reading(Stage::Done);
@@ -245,34 +245,34 @@ impl<'a> Decoder<'a> {
             0x10..=0x3f => self.address(opcode, offset).map(|frame| (frame, 1)),
             0x40..=0x7f => self.omit(opcode, offset).map(|frame| (frame, 1)),
             0x80..=0x8f => self.repeat(opcode, offset).map(|count| (self.last_frame(), count)),
-            _ => Err(DecodeError { offset, kind: DecodeErrorKind::ReservedOpcode { opcode } }),
+            _ => Err(CbfError { offset, kind: CbfErrorKind::ReservedOpcode { opcode } }),
         };
         Some(item.or_else(|error| self.fail(error)))
     }
 
-    /// One of the three kinds of address, by the rules.
-    fn address(&mut self, opcode: u8, offset: usize) -> Result<Frame, DecodeError> {
+    /// Returns one of the three kinds of address, by the rules.
+    fn address(&mut self, opcode: u8, offset: usize) -> Result<Frame, CbfError> {
         let operand = self.operand((opcode & 0x07) + 1, offset)?;
         if opcode & 0x08 == 0 && self.cursor.is_before_first_address() {
-            self.tolerate(offset, DecodeErrorKind::FirstAddressRelative)?;
+            self.tolerate(offset, CbfErrorKind::FirstAddressRelative)?;
         }
         // The last eight bytes are enough: those before would be cut off by the word.
         let window = operand.iter().fold(0, |value, &byte| value << 8 | u64::from(byte));
         Ok(self.cursor.computed(opcode, window))
     }
 
-    /// A number of omitted frames.
-    fn omit(&mut self, opcode: u8, offset: usize) -> Result<Frame, DecodeError> {
+    /// Returns a number of omitted frames.
+    fn omit(&mut self, opcode: u8, offset: usize) -> Result<Frame, CbfError> {
         let number = (opcode & 0x1f) + 1;
         self.omitted = if opcode & 0x20 == 0 { number.into() } else { self.unsigned(number, offset)? };
         self.cursor.last_opcode = opcode;
         Ok(Frame::Omitted(self.omitted))
     }
 
-    /// How often a `rep` instruction repeats the last frame.
-    fn repeat(&mut self, opcode: u8, offset: usize) -> Result<u64, DecodeError> {
+    /// Returns how many times a `rep` instruction repeats the last frame.
+    fn repeat(&mut self, opcode: u8, offset: usize) -> Result<u64, CbfError> {
         if self.cursor.last_opcode == 0 {
-            return Err(DecodeError { offset, kind: DecodeErrorKind::RepeatFirst });
+            return Err(CbfError { offset, kind: CbfErrorKind::RepeatFirst });
         }
         let number = (opcode & 0x07) + 1;
         if opcode & 0x08 == 0 {
@@ -280,40 +280,40 @@ impl<'a> Decoder<'a> {
         }
         let count = self.unsigned(number, offset)?;
         if count == 0 {
-            self.tolerate(offset, DecodeErrorKind::ZeroRepeat)?;
+            self.tolerate(offset, CbfErrorKind::ZeroRepeat)?;
             return Ok(1);
         }
         if count > self.rules.repeat_limit {
-            return Err(DecodeError { offset, kind: DecodeErrorKind::RepeatTooLarge });
+            return Err(CbfError { offset, kind: CbfErrorKind::RepeatTooLarge });
         }
         if count > MAX_REPEATS && self.rules.tolerant {
-            self.findings.note(DecodeError { offset, kind: DecodeErrorKind::RepeatTooLarge });
+            self.findings.note(CbfError { offset, kind: CbfErrorKind::RepeatTooLarge });
         }
-        let looks_negative = count > i64::MAX as u64;
-        Ok(if self.rules.signed_repeats && looks_negative { 1 } else { count })
+        let is_negative = count > i64::MAX as u64;
+        Ok(if self.rules.signed_repeats && is_negative { 1 } else { count })
     }
 
-    /// A number; of more than eight bytes the last eight, as Swift has it.
-    fn unsigned(&mut self, operand_bytes: u8, offset: usize) -> Result<u64, DecodeError> {
+    /// Returns a number; of more than eight bytes the last eight, as Swift has it.
+    fn unsigned(&mut self, operand_bytes: u8, offset: usize) -> Result<u64, CbfError> {
         let operand = self.operand(operand_bytes, offset)?;
         Ok(operand.iter().fold(0, |value, &byte| value << 8 | u64::from(byte)))
     }
 
-    /// The bytes after the instruction at `offset`.
-    fn operand(&mut self, operand_bytes: u8, offset: usize) -> Result<&'a [u8], DecodeError> {
+    /// Returns the bytes after the instruction at `offset`.
+    fn operand(&mut self, operand_bytes: u8, offset: usize) -> Result<&'a [u8], CbfError> {
         let operand = self.cursor.take(operand_bytes.into()).map_err(|found| {
-            let kind = DecodeErrorKind::TruncatedOperand { expected: operand_bytes, found: found as u8 };
-            DecodeError { offset, kind }
+            let kind = CbfErrorKind::TruncatedOperand { expected: operand_bytes, found: found as u8 };
+            CbfError { offset, kind }
         })?;
         if usize::from(operand_bytes) > self.word_size.map_or(0, WordSize::bytes) {
-            self.tolerate(offset, DecodeErrorKind::OperandTooWide)?;
+            self.tolerate(offset, CbfErrorKind::OperandTooWide)?;
         }
         Ok(operand)
     }
 
     /// Notes a deviation, or refuses it.
-    fn tolerate(&mut self, offset: usize, kind: DecodeErrorKind) -> Result<(), DecodeError> {
-        let error = DecodeError { offset, kind };
+    fn tolerate(&mut self, offset: usize, kind: CbfErrorKind) -> Result<(), CbfError> {
+        let error = CbfError { offset, kind };
         if self.rules.tolerant {
             self.findings.note(error);
             Ok(())
@@ -322,14 +322,14 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// An end mark at `offset`. In strict mode surplus data leaves an error owed.
+    /// An end mark at `offset`. In strict mode surplus data leaves an error pending.
     fn finish(&mut self, opcode: u8, offset: usize) {
         self.end = if opcode == 0x00 { End::End } else { End::Truncated };
         let after = offset + 1;
         let stage = if self.cursor.is_empty() {
             Stage::Done
         } else {
-            match self.tolerate(after, DecodeErrorKind::TrailingData) {
+            match self.tolerate(after, CbfErrorKind::TrailingData) {
                 Ok(()) => Stage::Done,
                 Err(error) => Stage::Failed(error),
             }
@@ -337,8 +337,8 @@ impl<'a> Decoder<'a> {
         self.stop_reading(stage);
     }
 
-    /// An error after which nothing can be read.
-    fn fail(&mut self, error: DecodeError) -> Result<(Frame, u64), DecodeError> {
+    /// Returns an error after which nothing can be read.
+    fn fail(&mut self, error: CbfError) -> Result<(Frame, u64), CbfError> {
         self.stop_reading(Stage::Done);
         if self.rules.tolerant {
             self.findings.stopped_by = Some(error);
@@ -347,7 +347,7 @@ impl<'a> Decoder<'a> {
         Err(error)
     }
 
-    /// Closes the fast way too: there is nothing to read at the end of the input.
+    /// Closes the fast path too: there is nothing to read at the end of the input.
     #[inline]
     fn stop_reading(&mut self, stage: Stage) {
         self.stage = stage;
@@ -355,15 +355,14 @@ impl<'a> Decoder<'a> {
     }
 }
 
-impl Iterator for Decoder<'_> {
-    type Item = Result<Frame, DecodeError>;
+impl Iterator for CbfDecoder<'_> {
+    type Item = Result<Frame, CbfError>;
 
     // Always: as a call, each frame would travel through memory twice, which takes longer than
-    // decoding it. Always: as a call, each frame would travel through memory twice, which takes
-    // longer than decoding it.
+    // decoding it.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        // While repeats are owed the fast way is closed, so it needs no test for them.
+        // While repeats are pending the fast path is closed, so it needs no test for them.
         if let Some(frame) = self.cursor.address() {
             return Some(Ok(frame));
         }
@@ -377,8 +376,7 @@ impl Iterator for Decoder<'_> {
         item
     }
 
-    /// Plain addresses in an inner loop with nothing else in it, which compilers handle better than
-    /// all in one.
+    /// Reads plain addresses in an inner loop; compilers handle that better than one loop for all.
     fn fold<B, F: FnMut(B, Self::Item) -> B>(mut self, init: B, mut f: F) -> B {
         let mut result = init;
         loop {
@@ -399,8 +397,8 @@ impl Iterator for Decoder<'_> {
         }
     }
 
-    /// The lower bound never promises more than a small number of repeats: a `Vec` reserves what is
-    /// promised, and a few hostile bytes must not reserve gigabytes.
+    /// Bounds the number of frames; the lower bound counts few repeats. A `Vec` reserves the lower
+    /// bound, and a few hostile bytes must not reserve gigabytes.
     fn size_hint(&self) -> (usize, Option<usize>) {
         const MOST_PROMISED: u64 = 1024;
         (self.repeats.min(MOST_PROMISED) as usize, None)
@@ -430,7 +428,7 @@ impl Iterator for Decoder<'_> {
     }
 }
 
-impl FusedIterator for Decoder<'_> {}
+impl FusedIterator for CbfDecoder<'_> {}
 
 /// Iterates over the frames of one record, each with the number of times it comes in a row.
 ///
@@ -438,36 +436,36 @@ impl FusedIterator for Decoder<'_> {}
 /// for each `rep`. The cost is bounded by the length of the record, whatever the repeats claim.
 ///
 /// ```
-/// use cairn_wire::cbf::{Decoder, Rules};
+/// use cairn_wire::cbf::{CbfDecoder, Rules};
 /// use cairn_format::{AbsoluteAddress, Frame};
 ///
 /// let frame = Frame::ReturnAddress(AbsoluteAddress::new(0x7f));
-/// let mut runs = Decoder::new(&[0x02, 0x28, 0x7f, 0x8a, 0x10, 0x00, 0x01, 0x00], Rules::STRICT).runs();
+/// let mut runs = CbfDecoder::new(&[0x02, 0x28, 0x7f, 0x8a, 0x10, 0x00, 0x01, 0x00], Rules::STRICT).runs();
 /// assert_eq!(runs.next(), Some(Ok((frame, 1))));
 /// assert_eq!(runs.next(), Some(Ok((frame, 1_048_577))));
 /// assert_eq!(runs.next(), None);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
-    decoder: Decoder<'a>,
+    decoder: CbfDecoder<'a>,
 }
 
 impl Runs<'_> {
-    /// The end mark, known once the iterator has ended.
+    /// Returns the end mark, known once the iterator has ended.
     #[must_use]
     pub const fn end(&self) -> End {
         self.decoder.end
     }
 
-    /// What was tolerated so far.
+    /// Returns what was tolerated so far.
     #[must_use]
-    pub const fn findings(&self) -> &Findings {
+    pub const fn findings(&self) -> &CbfFindings {
         &self.decoder.findings
     }
 }
 
 impl Iterator for Runs<'_> {
-    type Item = Result<(Frame, u64), DecodeError>;
+    type Item = Result<(Frame, u64), CbfError>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {

@@ -10,7 +10,7 @@ use cairn_format::{Frame, Sink, SinkFull, WordSize};
 /// Swift.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
-pub enum Dialect {
+pub enum CbfDialect {
     /// As the document says: the first address is absolute, and an end is always written.
     #[default]
     Strict,
@@ -24,23 +24,23 @@ pub enum Dialect {
 /// Why a frame was not written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum EncodeError {
+pub enum CbfEncodeError {
     /// A frame that omits no frames. No instruction says that in its short form, and Swift's
     /// encoder stops the program.
     OmittedNothing,
-    /// A number of omitted frames that does not fit in the word ([`Dialect::Strict`] only: the
-    /// Swift dialects write it, as Swift does, though the document does not allow it).
+    /// A number of omitted frames that does not fit in the word. [`CbfDialect::Strict`] only: the
+    /// Swift dialects write it, as Swift does, though the document does not allow it.
     OmittedTooWide,
     /// An address that does not fit in the word.
     AddressTooWide,
-    /// A frame after [`Frame::Truncated`] ([`Dialect::Strict`] only: the Swift dialects drop it, as
-    /// Swift does).
+    /// A frame after [`Frame::Truncated`]. [`CbfDialect::Strict`] only: the Swift dialects drop it,
+    /// as Swift does.
     AfterTruncated,
     /// The sink took no more bytes.
     SinkFull,
 }
 
-impl fmt::Display for EncodeError {
+impl fmt::Display for CbfEncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OmittedNothing => "a frame that omits 0 frames cannot be written; leave it out",
@@ -54,9 +54,9 @@ impl fmt::Display for EncodeError {
     }
 }
 
-impl core::error::Error for EncodeError {}
+impl core::error::Error for CbfEncodeError {}
 
-impl From<SinkFull> for EncodeError {
+impl From<SinkFull> for CbfEncodeError {
     fn from(SinkFull: SinkFull) -> Self {
         Self::SinkFull
     }
@@ -66,33 +66,33 @@ impl From<SinkFull> for EncodeError {
 ///
 /// # Errors
 ///
-/// See [`EncodeError`]. With [`EncodeError::AfterTruncated`] the sink holds a complete record of
-/// the frames up to and with the truncation mark; with the others it holds an unfinished one.
+/// See [`CbfEncodeError`]. With [`CbfEncodeError::AfterTruncated`] the sink holds a complete record
+/// of the frames up to and with the truncation mark; with the others it holds an unfinished one.
 ///
 /// ```
-/// use cairn_wire::cbf::{Dialect, EncodeError, encode};
+/// use cairn_wire::cbf::{CbfDialect, CbfEncodeError, encode};
 /// use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
 ///
 /// let mut buffer = [0; 16];
 /// let mut sink = SliceSink::new(&mut buffer);
 /// let stack = [Frame::ProgramCounter(AbsoluteAddress::new(0x80))];
-/// encode(stack, WordSize::Bits16, Dialect::Swift62, &mut sink)?;
+/// encode(stack, WordSize::Bits16, CbfDialect::Swift62, &mut sink)?;
 /// assert_eq!(sink.written(), [0x00, 0x11, 0x00, 0x80]);
-/// # Ok::<(), EncodeError>(())
+/// # Ok::<(), CbfEncodeError>(())
 /// ```
 pub fn encode(
     frames: impl IntoIterator<Item = Frame>,
     word_size: WordSize,
-    dialect: Dialect,
+    dialect: CbfDialect,
     sink: &mut (impl Sink + ?Sized),
-) -> Result<(), EncodeError> {
-    let mut encoder = Encoder::new(sink, word_size, dialect)?;
+) -> Result<(), CbfEncodeError> {
+    let mut encoder = CbfEncoder::new(sink, word_size, dialect)?;
     for frame in frames {
         match encoder.push(frame) {
             Ok(()) => {}
-            Err(EncodeError::AfterTruncated) => {
+            Err(CbfEncodeError::AfterTruncated) => {
                 encoder.finish()?;
-                return Err(EncodeError::AfterTruncated);
+                return Err(CbfEncodeError::AfterTruncated);
             }
             Err(error) => return Err(error),
         }
@@ -110,11 +110,11 @@ pub fn encode(
 /// A frame that [`push`](Self::push) refuses leaves no trace: the caller may skip it and go on.
 ///
 /// ```
-/// use cairn_wire::cbf::{Dialect, EncodeError, Encoder};
+/// use cairn_wire::cbf::{CbfDialect, CbfEncodeError, CbfEncoder};
 /// use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
 ///
 /// let mut buffer = [0; 32];
-/// let mut encoder = Encoder::new(SliceSink::new(&mut buffer), WordSize::Bits32, Dialect::Strict)?;
+/// let mut encoder = CbfEncoder::new(SliceSink::new(&mut buffer), WordSize::Bits32, CbfDialect::Strict)?;
 /// encoder.push(Frame::ProgramCounter(AbsoluteAddress::new(0x8000_0000)))?;
 /// encoder.push(Frame::ReturnAddress(AbsoluteAddress::new(0x8000_0010)))?;
 /// encoder.push_run(Frame::ReturnAddress(AbsoluteAddress::new(0x7000)), 300)?;
@@ -123,20 +123,20 @@ pub fn encode(
 ///     sink.written(),
 ///     [0x01, 0x1b, 0x80, 0, 0, 0, 0x20, 0x10, 0x29, 0x70, 0x00, 0x89, 0x01, 0x2b, 0x00],
 /// );
-/// # Ok::<(), EncodeError>(())
+/// # Ok::<(), CbfEncodeError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Encoder<S> {
+pub struct CbfEncoder<S> {
     sink: S,
     word_size: WordSize,
-    dialect: Dialect,
-    /// Whether a relative address is allowed: in [`Dialect::Strict`] not for the first.
+    dialect: CbfDialect,
+    /// Whether a relative address is allowed: in [`CbfDialect::Strict`] not for the first.
     relative_allowed: bool,
     /// The last address written; relative operands count from it.
     base: u64,
     /// Opcode and number of the last frame written; see `parts`.
     previous: (u8, u64),
-    /// How often the last frame came again since.
+    /// How many times the last frame came again since.
     repeats: u64,
 }
 
@@ -149,7 +149,8 @@ const ASYNC_RESUME_POINT: u8 = 0x30;
 const ANY_ADDRESS: u8 = 0x30;
 const OMITTED: u8 = 0x40;
 
-/// A frame as opcode and number, so that one piece of code serves all three kinds of address.
+/// Returns a frame as opcode and number, so that one piece of code serves all three kinds of
+/// address.
 #[inline]
 const fn parts(frame: Frame) -> (u8, u64) {
     match frame {
@@ -161,19 +162,19 @@ const fn parts(frame: Frame) -> (u8, u64) {
     }
 }
 
-impl<S: Sink> Encoder<S> {
+impl<S: Sink> CbfEncoder<S> {
     /// Starts a record: writes its info byte.
     ///
     /// # Errors
     ///
-    /// [`EncodeError::SinkFull`].
-    pub fn new(mut sink: S, word_size: WordSize, dialect: Dialect) -> Result<Self, EncodeError> {
+    /// [`CbfEncodeError::SinkFull`].
+    pub fn new(mut sink: S, word_size: WordSize, dialect: CbfDialect) -> Result<Self, CbfEncodeError> {
         sink.put(&[info_byte(word_size)])?;
         Ok(Self {
             sink,
             word_size,
             dialect,
-            relative_allowed: dialect != Dialect::Strict,
+            relative_allowed: dialect != CbfDialect::Strict,
             base: 0,
             previous: (NONE, 0),
             repeats: 0,
@@ -184,9 +185,9 @@ impl<S: Sink> Encoder<S> {
     ///
     /// # Errors
     ///
-    /// See [`EncodeError`]; the frame is then not in the record, and nothing else has changed.
+    /// See [`CbfEncodeError`]; the frame is then not in the record, and nothing else has changed.
     #[inline]
-    pub fn push(&mut self, frame: Frame) -> Result<(), EncodeError> {
+    pub fn push(&mut self, frame: Frame) -> Result<(), CbfEncodeError> {
         let parts = parts(frame);
         if parts == self.previous && frame != Frame::Truncated {
             self.repeats = self.repeats.saturating_add(1);
@@ -218,7 +219,7 @@ impl<S: Sink> Encoder<S> {
     /// # Errors
     ///
     /// As [`push`](Self::push).
-    pub fn push_run(&mut self, frame: Frame, count: u64) -> Result<(), EncodeError> {
+    pub fn push_run(&mut self, frame: Frame, count: u64) -> Result<(), CbfEncodeError> {
         let Some(more) = count.checked_sub(1) else { return Ok(()) };
         self.push(frame)?;
         if more > 0 && frame == Frame::Truncated {
@@ -228,25 +229,25 @@ impl<S: Sink> Encoder<S> {
         Ok(())
     }
 
-    /// Ends the record and gives the sink back.
+    /// Ends the record and returns the sink.
     ///
     /// # Errors
     ///
-    /// [`EncodeError::SinkFull`].
-    pub fn finish(mut self) -> Result<S, EncodeError> {
+    /// [`CbfEncodeError::SinkFull`].
+    pub fn finish(mut self) -> Result<S, CbfEncodeError> {
         self.write_repeats()?;
-        if self.previous.0 != TRUNCATED && self.dialect != Dialect::Swift62 {
+        if self.previous.0 != TRUNCATED && self.dialect != CbfDialect::Swift62 {
             self.sink.put(&[0x00])?;
         }
         Ok(self.sink)
     }
 
-    /// The shorter of the absolute and the relative form; on a tie the relative one, as Swift has
-    /// it.
+    /// Returns the shorter of the absolute and the relative form; on a tie the relative one, as
+    /// Swift.
     #[inline]
-    fn address(&self, opcode: u8, address: u64) -> Result<Instruction, EncodeError> {
+    fn address(&self, opcode: u8, address: u64) -> Result<Instruction, CbfEncodeError> {
         if address > self.word_size.max_address() {
-            return Err(EncodeError::AddressTooWide);
+            return Err(CbfEncodeError::AddressTooWide);
         }
         let absolute = self.word_size.sign_extend(address);
         let relative = self.word_size.sign_extend(address.wrapping_sub(self.base));
@@ -259,25 +260,26 @@ impl<S: Sink> Encoder<S> {
         Ok(Instruction::with_operand(opcode, operand as u64, bytes))
     }
 
-    /// Everything that is rare: what is no address, and what comes after the truncation mark.
+    /// Returns everything that is rare: what is no address, and what comes after the truncation
+    /// mark.
     #[cold]
-    fn other(&self, opcode: u8, number: u64) -> Result<Option<Instruction>, EncodeError> {
+    fn other(&self, opcode: u8, number: u64) -> Result<Option<Instruction>, CbfEncodeError> {
         match (self.previous.0, opcode) {
-            (TRUNCATED, _) if self.dialect == Dialect::Strict => Err(EncodeError::AfterTruncated),
+            (TRUNCATED, _) if self.dialect == CbfDialect::Strict => Err(CbfEncodeError::AfterTruncated),
             (TRUNCATED, _) => Ok(None),
             (_, OMITTED) => self.omit(number).map(Some),
             _ => Ok(Some(Instruction::bare(TRUNCATED))),
         }
     }
 
-    /// Up to 31 inside the instruction. 32 would fit too, but Swift writes it outside and the bytes
-    /// shall be the same.
-    fn omit(&self, count: u64) -> Result<Instruction, EncodeError> {
+    /// Writes counts up to 31 inside the instruction. 32 would fit too, but Swift writes it
+    /// outside, and the bytes must be the same.
+    fn omit(&self, count: u64) -> Result<Instruction, CbfEncodeError> {
         match count {
-            0 => Err(EncodeError::OmittedNothing),
+            0 => Err(CbfEncodeError::OmittedNothing),
             1..=31 => Ok(Instruction::bare(OMITTED | (count as u8 - 1))),
-            _ if self.dialect == Dialect::Strict && count > self.word_size.max_address() => {
-                Err(EncodeError::OmittedTooWide)
+            _ if self.dialect == CbfDialect::Strict && count > self.word_size.max_address() => {
+                Err(CbfEncodeError::OmittedTooWide)
             }
             _ => Ok(Instruction::with_operand(OMITTED | 0x20, count, unsigned_bytes(count))),
         }
@@ -285,7 +287,7 @@ impl<S: Sink> Encoder<S> {
 
     /// Writes the waiting repeats, in portions that the readers of this dialect accept.
     #[cold]
-    fn write_repeats(&mut self) -> Result<(), EncodeError> {
+    fn write_repeats(&mut self) -> Result<(), CbfEncodeError> {
         while self.repeats > 0 {
             let portion = self.repeats.min(self.longest_repeat());
             let instruction = match portion {
@@ -302,9 +304,9 @@ impl<S: Sink> Encoder<S> {
     /// the document lets no operand be wider than the word.
     fn longest_repeat(&self) -> u64 {
         match self.dialect {
-            Dialect::Strict => (MAX_REPEATS - 1).min(self.word_size.max_address()),
-            Dialect::Swift62 => u64::MAX,
-            Dialect::SwiftNewer => MAX_REPEATS - 1,
+            CbfDialect::Strict => (MAX_REPEATS - 1).min(self.word_size.max_address()),
+            CbfDialect::Swift62 => u64::MAX,
+            CbfDialect::SwiftNewer => MAX_REPEATS - 1,
         }
     }
 }
@@ -321,8 +323,8 @@ impl Instruction {
         Self { bytes: (opcode as u128) << 120, length: 1 }
     }
 
-    /// `operand_bytes` (1..=8) low bytes of `operand`, most significant first; the opcode carries
-    /// their number less one.
+    /// Writes the `operand_bytes` (1..=8) low bytes of `operand`, most significant first. The
+    /// opcode carries their number less one.
     #[inline]
     const fn with_operand(opcode: u8, operand: u64, operand_bytes: u32) -> Self {
         let opcode = opcode | (operand_bytes - 1) as u8;
@@ -333,13 +335,13 @@ impl Instruction {
     }
 }
 
-/// Bytes of the shortest two's complement form: 1 for 0 and -1, 2 for 0x80.
+/// Returns bytes of the shortest two's complement form: 1 for 0 and -1, 2 for 0x80.
 const fn signed_bytes(value: i64) -> u32 {
     let magnitude = value ^ (value >> 63);
     8 - (magnitude.leading_zeros() - 1) / 8
 }
 
-/// Bytes without leading zeros; 1 for 0.
+/// Returns bytes without leading zeros; 1 for 0.
 const fn unsigned_bytes(value: u64) -> u32 {
     8 - (value | 1).leading_zeros() / 8
 }
@@ -349,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operand_lengths_change_where_the_sign_bit_or_the_byte_is_full() {
+    fn cbf_operand_length_grows_when_byte_is_full() {
         for (value, length) in [
             (0, 1),
             (0x7f, 1),

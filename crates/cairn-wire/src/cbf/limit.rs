@@ -11,12 +11,12 @@ use cairn_format::Frame;
 ///
 /// ```text
 /// frames   a b c d e f g h i j          limit 6, offset 1, top 2
-/// kept       b c d [4 omitted] i j      6 entries, the mark being one of them
+/// result     b c d [4 omitted] i j      6 entries, the mark being one of them
 /// ```
 ///
-/// A stack that fits is kept whole, with no mark. With a `top` of 0 the mark is
+/// A stack that fits is retained whole, with no mark. With a `top` of 0 the mark is
 /// [`Frame::Truncated`] in the last place. `top` is at most `limit - 1`, as the mark needs a place
-/// too; with a `limit` of 0 nothing is kept.
+/// too; with a `limit` of 0 nothing is retained.
 ///
 /// The numbers count entries. An [`Frame::Omitted`] in the input is one entry and counts as one
 /// where it is itself left out, as in Swift: limit while capturing, not a stack that was limited
@@ -32,17 +32,17 @@ use cairn_format::Frame;
 ///
 /// let stack: Vec<Frame> = (1..=9).map(|n| Frame::ReturnAddress(AbsoluteAddress::new(n))).collect();
 /// let limit = CaptureLimit { limit: 4, offset: 1, top: 2 };
-/// let kept: Vec<Frame> = limit.slice(&stack).collect();
-/// assert_eq!(kept, [stack[1], Frame::Omitted(5), stack[7], stack[8]]);
+/// let retained: Vec<Frame> = limit.slice(&stack).collect();
+/// assert_eq!(retained, [stack[1], Frame::Omitted(5), stack[7], stack[8]]);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CaptureLimit {
     /// The most entries to keep, the mark included.
     pub limit: usize,
-    /// So many innermost frames are dropped first, without a mark: the frames of the capturing code
-    /// itself.
+    /// Number of innermost frames to drop first, without a mark. They are the frames of the
+    /// capturing code itself.
     pub offset: usize,
-    /// So many outermost frames are kept when the stack is too deep.
+    /// Number of outermost frames to retain when the stack is too deep.
     pub top: usize,
 }
 
@@ -53,15 +53,15 @@ impl Default for CaptureLimit {
 }
 
 impl CaptureLimit {
-    /// The frames kept at the outer end; the ring of [`streaming`](Self::streaming) must hold as
-    /// many.
+    /// Returns the frames retained at the outer end; the ring of [`streaming`](Self::streaming)
+    /// must hold as many.
     #[must_use]
     pub const fn ring_frames(self) -> usize {
         let most = self.limit.saturating_sub(1);
         if self.top < most { self.top } else { most }
     }
 
-    /// The frames kept before the mark.
+    /// Returns the frames retained before the mark.
     const fn head_frames(self) -> usize {
         self.limit.saturating_sub(1) - self.ring_frames()
     }
@@ -71,7 +71,7 @@ impl CaptureLimit {
         self.known_length(frames.iter().copied(), frames.len() as u64)
     }
 
-    /// Limits `frames` of which there are `depth`, before any are dropped. Needs no memory, and
+    /// Limits `frames`; there are `depth` of them before any are dropped. Needs no memory, and
     /// steps over the frames between with [`Iterator::nth`].
     ///
     /// When `frames` end sooner than promised, so does the result; frames beyond `depth` are not
@@ -88,7 +88,7 @@ impl CaptureLimit {
         KnownLength {
             frames: frames.into_iter(),
             skip: self.offset as u64,
-            // What fits is at most `limit`, a `usize`.
+            // The result fits: it is at most `limit`, a `usize`.
             head: if fits { depth as usize } else { self.head_frames() },
             mark: match (self.limit, gap, tail) {
                 (0, ..) | (_, 0, _) => None,
@@ -113,8 +113,8 @@ impl CaptureLimit {
     ///
     /// let unwinder = (1..=100).map(|n| Frame::ReturnAddress(AbsoluteAddress::new(n)));
     /// let mut ring = [Frame::Truncated; 16];
-    /// let kept = CaptureLimit::default().streaming(unwinder, &mut ring)?;
-    /// assert_eq!(kept.count(), 64);
+    /// let retained = CaptureLimit::default().streaming(unwinder, &mut ring)?;
+    /// assert_eq!(retained.count(), 64);
     /// # Ok::<(), RingTooSmall>(())
     /// ```
     pub fn streaming<I>(
@@ -128,7 +128,7 @@ impl CaptureLimit {
         Ok(Streaming { frames: Some(frames.into_iter()), tail: self.ring(ring)?.finish() })
     }
 
-    /// The same for frames that are pushed, by an unwinder that calls back.
+    /// Returns the same for frames that are pushed, by an unwinder that calls back.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl CaptureLimit {
     }
 }
 
-/// The caller's ring is smaller than the outer end that shall be kept.
+/// The caller's ring is too small for the outer end of the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingTooSmall {
     /// Frames it must hold.
@@ -177,12 +177,12 @@ pub struct KnownLength<I> {
     frames: I,
     /// Frames to drop before the next one is read.
     skip: u64,
-    /// Frames to hand out before the mark.
+    /// Frames to yield before the mark.
     head: usize,
     mark: Option<Frame>,
-    /// Frames that the mark stands for.
+    /// Frames that the mark represents.
     gap: u64,
-    /// Frames to hand out after the mark.
+    /// Frames to yield after the mark.
     tail: usize,
 }
 
@@ -225,11 +225,11 @@ impl<I: Iterator<Item = Frame>> Iterator for KnownLength<I> {
 /// Each frame pushed may give one frame that is settled; [`finish`](Self::finish) gives the rest.
 ///
 /// ```
-/// use cairn_wire::cbf::{CaptureLimit, Dialect, Encoder};
+/// use cairn_wire::cbf::{CaptureLimit, CbfDialect, CbfEncoder};
 /// use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
 ///
 /// let mut buffer = [0; 64];
-/// let mut encoder = Encoder::new(SliceSink::new(&mut buffer), WordSize::Bits32, Dialect::Strict)?;
+/// let mut encoder = CbfEncoder::new(SliceSink::new(&mut buffer), WordSize::Bits32, CbfDialect::Strict)?;
 /// let mut memory = [Frame::Truncated; 2];
 /// let mut ring = CaptureLimit { limit: 4, offset: 0, top: 2 }.ring(&mut memory)?;
 /// for address in 1..=9 {
@@ -261,7 +261,7 @@ pub struct TailRing<'r> {
 }
 
 impl<'r> TailRing<'r> {
-    /// Takes the next frame outward; gives it back if it is certain to be kept here.
+    /// Takes the next frame outward; gives it back if it is certain to be retained here.
     pub fn push(&mut self, frame: Frame) -> Option<Frame> {
         if self.skip > 0 {
             self.skip -= 1;
@@ -286,7 +286,7 @@ impl<'r> TailRing<'r> {
         None
     }
 
-    /// The rest: the mark, or the frame it would have stood for, and the outer end.
+    /// Returns the rest: the mark, or the frame it would have stood for, and the outer end.
     #[must_use]
     pub fn finish(self) -> Tail<'r> {
         Tail { ring: self, mark_given: false }
@@ -307,7 +307,7 @@ impl<'r> TailRing<'r> {
     }
 }
 
-/// What a [`TailRing`] held back.
+/// Frames that a [`TailRing`] held back.
 #[derive(Debug)]
 pub struct Tail<'r> {
     ring: TailRing<'r>,
@@ -360,8 +360,8 @@ impl<I: Iterator<Item = Frame>> Iterator for Streaming<'_, I> {
                 break;
             }
             let Some(frame) = frames.next() else { break };
-            if let Some(kept) = self.tail.ring.push(frame) {
-                return Some(kept);
+            if let Some(retained) = self.tail.ring.push(frame) {
+                return Some(retained);
             }
         }
         self.frames = None;

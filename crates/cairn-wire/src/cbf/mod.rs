@@ -2,7 +2,7 @@
 //! operands.
 //!
 //! ```
-//! use cairn_wire::cbf::{Decoder, Dialect, Rules, encode};
+//! use cairn_wire::cbf::{CbfDecoder, CbfDialect, Rules, encode};
 //! use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
 //!
 //! let stack = [
@@ -12,10 +12,10 @@
 //! ];
 //! let mut buffer = [0; 32];
 //! let mut sink = SliceSink::new(&mut buffer);
-//! encode(stack, WordSize::Bits64, Dialect::Strict, &mut sink)?;
+//! encode(stack, WordSize::Bits64, CbfDialect::Strict, &mut sink)?;
 //! assert_eq!(sink.written(), [0x02, 0x19, 0x10, 0x00, 0x20, 0x10, 0x80, 0x00]);
 //!
-//! let frames: Result<Vec<Frame>, _> = Decoder::new(sink.written(), Rules::STRICT).collect();
+//! let frames: Result<Vec<Frame>, _> = CbfDecoder::new(sink.written(), Rules::STRICT).collect();
 //! assert_eq!(frames?, stack);
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
@@ -58,12 +58,12 @@
 //! - Errors have no place in Swift's reader: a bad first byte is an empty stack, every later error
 //!   a "truncated" frame.
 //!
-//! [`Dialect`] selects what is written and [`Rules`] what is accepted.
+//! [`CbfDialect`] selects what is written and [`Rules`] what is accepted.
 //!
 //! # Parts
 //!
-//! [`Encoder`] takes frame by frame on the capturing side; [`CaptureLimit`] keeps both ends of a
-//! stack that is too deep; [`Decoder`] and [`Runs`] read; [`Accumulator`] and [`Records`] find
+//! [`CbfEncoder`] takes frame by frame on the capturing side; [`CaptureLimit`] keeps both ends of a
+//! stack that is too deep; [`CbfDecoder`] and [`Runs`] read; [`Accumulator`] and [`Records`] find
 //! where a record ends in a stream.
 
 mod cursor;
@@ -73,19 +73,19 @@ mod error;
 mod limit;
 mod split;
 
-pub use decode::{Decoder, End, Rules, Runs};
-pub use encode::{Dialect, EncodeError, Encoder, encode};
-pub use error::{DecodeError, DecodeErrorKind, Findings};
+pub use decode::{CbfDecoder, End, Rules, Runs};
+pub use encode::{CbfDialect, CbfEncodeError, CbfEncoder, encode};
+pub use error::{CbfError, CbfErrorKind, CbfFindings};
 pub use limit::{CaptureLimit, KnownLength, RingTooSmall, Streaming, Tail, TailRing};
-pub use split::{Accumulated, Accumulator, Ending, Record, Records};
+pub use split::{Accumulated, Accumulator, CbfRecord, RecordEnding, Records};
 
 use cairn_format::WordSize;
 
-/// The highest number that one `rep` may carry: what newer Swift accepts, and what
-/// [`Rules::STRICT`] accepts.
+/// Maximum of one `rep`, in repeats; 2^20 + 1, because newer Swift and [`Rules::STRICT`] accept
+/// that.
 pub const MAX_REPEATS: u64 = 1_048_577;
 
-/// The first byte of a record of this word size.
+/// Returns the first byte of a record of this word size.
 const fn info_byte(word_size: WordSize) -> u8 {
     match word_size {
         WordSize::Bits16 => 0,
@@ -94,13 +94,13 @@ const fn info_byte(word_size: WordSize) -> u8 {
     }
 }
 
-/// The word size that the first byte of a record states.
-const fn read_info_byte(info: u8) -> Result<WordSize, DecodeErrorKind> {
+/// Returns the word size that the first byte of a record states.
+const fn read_info_byte(info: u8) -> Result<WordSize, CbfErrorKind> {
     match info {
         0 => Ok(WordSize::Bits16),
         1 => Ok(WordSize::Bits32),
         2 => Ok(WordSize::Bits64),
-        3 => Err(DecodeErrorKind::ReservedWordSize),
-        _ => Err(DecodeErrorKind::UnsupportedVersion { version: info >> 2 }),
+        3 => Err(CbfErrorKind::ReservedWordSize),
+        _ => Err(CbfErrorKind::UnsupportedVersion { version: info >> 2 }),
     }
 }

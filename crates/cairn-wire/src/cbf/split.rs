@@ -1,58 +1,58 @@
-//! Where a record ends: for records one after the other in a file, on a wire, or in a log.
+//! Finds the end of a record, for records one after the other in a file, on a wire, or in a log.
 //!
-//! Swift calls this the accumulator. It looks at nothing but the lengths of instructions, and it
+//! Swift calls this the accumulator. It reads nothing but the lengths of instructions, and it
 //! works only on records that have an end mark; those of Swift 6.2 have none, and the next record's
 //! bytes are taken for more of the first.
 
-use super::{DecodeErrorKind, read_info_byte};
+use super::{CbfErrorKind, read_info_byte};
 
 /// Where in a record the accumulator is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum AccumulatorState {
     Info,
     Instruction,
-    /// So many operand bytes (1..=32) are still to come.
+    /// Number of missing operand bytes (1..=32).
     Operand(u8),
-    Ended(Ending),
+    Ended(RecordEnding),
 }
 
 /// How a record in a stream ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ending {
+pub enum RecordEnding {
     /// With `end` or `trunc`.
     Complete,
     /// The data is over, at the end of an instruction or within one.
     Unfinished,
-    /// A byte came that cannot be part of a record; it is not in the record. Nothing tells where
-    /// the next one begins.
-    Refused(DecodeErrorKind),
+    /// A byte came that cannot be part of a record; it is not in the record. The start of the next
+    /// one is unknown.
+    Refused(CbfErrorKind),
 }
 
-/// What an [`Accumulator`] did with the bytes it was given.
+/// Result of passing bytes to an [`Accumulator`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accumulated {
-    /// So many bytes at the front belong to the record. After them comes the next one, if this one
-    /// is complete.
+    /// Number of bytes at the front that belong to the record. After them comes the next one, if
+    /// this one is complete.
     pub taken: usize,
-    /// How the record ended; [`Ending::Unfinished`] while it wants more bytes.
-    pub ending: Ending,
+    /// How the record ended; [`RecordEnding::Unfinished`] while it wants more bytes.
+    pub ending: RecordEnding,
 }
 
 /// Finds the end of a record in bytes that arrive in pieces.
 ///
 /// ```
-/// use cairn_wire::cbf::{Accumulated, Accumulator, Ending};
+/// use cairn_wire::cbf::{Accumulated, Accumulator, RecordEnding};
 ///
 /// let mut accumulator = Accumulator::new();
 /// let first = accumulator.extend(&[0x02, 0x19, 0x10]);
-/// assert_eq!(first, Accumulated { taken: 3, ending: Ending::Unfinished });
+/// assert_eq!(first, Accumulated { taken: 3, ending: RecordEnding::Unfinished });
 /// // The operand's last byte and the end; then the next record.
 /// let second = accumulator.extend(&[0x00, 0x00, 0x02]);
-/// assert_eq!(second, Accumulated { taken: 2, ending: Ending::Complete });
+/// assert_eq!(second, Accumulated { taken: 2, ending: RecordEnding::Complete });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accumulator {
-    state: State,
+    state: AccumulatorState,
 }
 
 impl Default for Accumulator {
@@ -65,7 +65,7 @@ impl Accumulator {
     /// Before the first byte of a record.
     #[must_use]
     pub const fn new() -> Self {
-        Self { state: State::Info }
+        Self { state: AccumulatorState::Info }
     }
 
     /// Takes bytes up to the end of the record. Once that has ended, nothing is taken any more.
@@ -73,75 +73,75 @@ impl Accumulator {
         let mut taken = 0;
         while let Some(&byte) = bytes.get(taken) {
             self.state = match self.state {
-                State::Info => match read_info_byte(byte) {
-                    Ok(_) => State::Instruction,
-                    Err(kind) => State::Ended(Ending::Refused(kind)),
+                AccumulatorState::Info => match read_info_byte(byte) {
+                    Ok(_) => AccumulatorState::Instruction,
+                    Err(kind) => AccumulatorState::Ended(RecordEnding::Refused(kind)),
                 },
-                State::Instruction => after_instruction(byte),
-                State::Operand(left) => {
+                AccumulatorState::Instruction => after_instruction(byte),
+                AccumulatorState::Operand(left) => {
                     let here = bytes.len().saturating_sub(taken).min(left.into());
                     taken += here;
                     self.state = match left - here as u8 {
-                        0 => State::Instruction,
-                        left => State::Operand(left),
+                        0 => AccumulatorState::Instruction,
+                        left => AccumulatorState::Operand(left),
                     };
                     continue;
                 }
-                State::Ended(_) => break,
+                AccumulatorState::Ended(_) => break,
             };
-            if !matches!(self.state, State::Ended(Ending::Refused(_))) {
+            if !matches!(self.state, AccumulatorState::Ended(RecordEnding::Refused(_))) {
                 taken += 1;
             }
         }
         Accumulated { taken, ending: self.ending() }
     }
 
-    /// How the record ended; [`Ending::Unfinished`] while it wants more bytes.
+    /// Returns how the record ended; [`RecordEnding::Unfinished`] while it wants more bytes.
     #[must_use]
-    pub const fn ending(&self) -> Ending {
+    pub const fn ending(&self) -> RecordEnding {
         match self.state {
-            State::Ended(ending) => ending,
-            _ => Ending::Unfinished,
+            AccumulatorState::Ended(ending) => ending,
+            _ => RecordEnding::Unfinished,
         }
     }
 }
 
-/// What follows the instruction `opcode`.
-const fn after_instruction(opcode: u8) -> State {
+/// Returns what follows the instruction `opcode`.
+const fn after_instruction(opcode: u8) -> AccumulatorState {
     match opcode {
-        0x00 | 0x01 => State::Ended(Ending::Complete),
-        0x10..=0x3f | 0x88..=0x8f => State::Operand((opcode & 0x07) + 1),
-        0x40..=0x5f | 0x80..=0x87 => State::Instruction,
-        0x60..=0x7f => State::Operand((opcode & 0x1f) + 1),
-        _ => State::Ended(Ending::Refused(DecodeErrorKind::ReservedOpcode { opcode })),
+        0x00 | 0x01 => AccumulatorState::Ended(RecordEnding::Complete),
+        0x10..=0x3f | 0x88..=0x8f => AccumulatorState::Operand((opcode & 0x07) + 1),
+        0x40..=0x5f | 0x80..=0x87 => AccumulatorState::Instruction,
+        0x60..=0x7f => AccumulatorState::Operand((opcode & 0x1f) + 1),
+        _ => AccumulatorState::Ended(RecordEnding::Refused(CbfErrorKind::ReservedOpcode { opcode })),
     }
 }
 
 /// One record of several in a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Record<'a> {
-    /// Its bytes, for a [`Decoder`](super::Decoder).
+pub struct CbfRecord<'a> {
+    /// Its bytes, for a [`CbfDecoder`](super::CbfDecoder).
     pub bytes: &'a [u8],
     /// Offset of its first byte in the slice.
     pub offset: usize,
     /// How it ended.
-    pub ending: Ending,
+    pub ending: RecordEnding,
 }
 
 /// Iterates over the records that lie one after the other in a slice.
 ///
 /// A byte that cannot be part of a record ends the iteration: the last record has
-/// [`Ending::Refused`] and the bytes before that byte, perhaps none. The offending byte is at
+/// [`RecordEnding::Refused`] and the bytes before that byte, perhaps none. The offending byte is at
 /// `record.offset + record.bytes.len()`.
 ///
 /// ```
-/// use cairn_wire::cbf::{Ending, Records};
+/// use cairn_wire::cbf::{RecordEnding, Records};
 ///
 /// let two = [0x02, 0x18, 0x7f, 0x00, 0x02, 0x01];
 /// let records: Vec<_> = Records::new(&two).collect();
 /// assert_eq!(records[0].bytes, [0x02, 0x18, 0x7f, 0x00]);
 /// assert_eq!((records[1].bytes, records[1].offset), (&two[4..], 4));
-/// assert_eq!(records[1].ending, Ending::Complete);
+/// assert_eq!(records[1].ending, RecordEnding::Complete);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
@@ -158,14 +158,14 @@ impl<'a> Records<'a> {
 }
 
 impl<'a> Iterator for Records<'a> {
-    type Item = Record<'a>;
+    type Item = CbfRecord<'a>;
 
-    fn next(&mut self) -> Option<Record<'a>> {
+    fn next(&mut self) -> Option<CbfRecord<'a>> {
         let offset = self.position;
         let rest = self.input.get(offset..).filter(|rest| !rest.is_empty())?;
         let Accumulated { taken, ending } = Accumulator::new().extend(rest);
-        self.position = if ending == Ending::Complete { offset + taken } else { self.input.len() };
-        Some(Record { bytes: rest.get(..taken).unwrap_or_default(), offset, ending })
+        self.position = if ending == RecordEnding::Complete { offset + taken } else { self.input.len() };
+        Some(CbfRecord { bytes: rest.get(..taken).unwrap_or_default(), offset, ending })
     }
 }
 

@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use super::encode::signed_length;
-use super::error::{DecodeError, DecodeErrorKind};
+use super::error::{CifError, CifErrorKind};
 use super::path_reader::{PathReader, PathResult};
 use super::paths::{DecoderSlot, Path};
 use super::{MAX_BUILD_ID_BYTES, MAX_IMAGES, RELATIVE, RESERVED};
@@ -17,14 +17,14 @@ pub struct Image<'a> {
     pub module: Module<'a, Path<'a>>,
     /// Offset of the image in the input.
     pub offset: usize,
-    findings: Findings,
+    findings: CifFindings,
 }
 
 impl Image<'_> {
-    /// What is wrong with this image. In strict mode that can only be
-    /// [`DecodeErrorKind::EmptyText`].
+    /// Returns what is wrong with this image. In strict mode that can only be
+    /// [`CifErrorKind::EmptyText`].
     #[must_use]
-    pub fn findings(&self) -> &[DecodeError] {
+    pub fn findings(&self) -> &[CifError] {
         self.findings.as_slice()
     }
 }
@@ -35,13 +35,14 @@ impl Image<'_> {
 /// map defines. [`slots_needed`] counts them; 256 do for most processes. A path that needs a prefix
 /// without a slot is an error in strict mode and missing in lenient mode, with a finding.
 ///
-/// An `Err` is always the last item: it says why the rest was not read. All images before it stand.
+/// An `Err` is always the last item: it says why the rest was not read. All images before it are
+/// valid.
 ///
 /// - **Strict** refuses what the document does not allow, with the limits that newer Swift readers
 ///   set.
-/// - **Lenient** takes what it can get. An image whose path is broken comes without path; what else
-///   is odd is in [`Image::findings`], or in [`findings`](Self::findings) for the map itself. It
-///   ends with an `Err` only where nothing tells how to go on.
+/// - **Lenient** reads all that it can. An image whose path is broken comes without path; other
+///   anomalies are in [`Image::findings`], or in [`findings`](Self::findings) for the map itself.
+///   It ends with an `Err` only if the rest cannot be located.
 ///
 /// The time for the whole map is in proportion to the bytes of the input, however many images they
 /// announce. Reading the text of a path costs extra, see [`Path`].
@@ -49,14 +50,14 @@ impl Image<'_> {
 /// # Examples
 ///
 /// ```
-/// use cairn_wire::cif::{DecodeErrorKind, Decoder, DecoderSlot};
+/// use cairn_wire::cif::{CifErrorKind, CifDecoder, DecoderSlot};
 ///
 /// // Three images are announced, the second has a prefix code that nothing defines, the third is missing.
 /// let input = b"\x02\x05Linux\x03\
 ///     \x09\x10\x00\x01\x00\x02\xbe\xef\x80\x0a/libbar.so\x00\
 ///     \x09\x20\x00\x01\x00\x00\xa8\x00";
 /// let mut slots = [DecoderSlot::EMPTY; 256];
-/// let mut decoder = Decoder::lenient(input, &mut slots)?;
+/// let mut decoder = CifDecoder::lenient(input, &mut slots)?;
 /// assert_eq!(decoder.platform(), b"Linux");
 ///
 /// let first = decoder.next().unwrap()?;
@@ -66,15 +67,15 @@ impl Image<'_> {
 ///
 /// let second = decoder.next().unwrap()?;
 /// assert!(second.module.path.is_none());
-/// assert_eq!(second.findings()[0].kind, DecodeErrorKind::UnknownPrefixCode);
+/// assert_eq!(second.findings()[0].kind, CifErrorKind::UnknownPrefixCode);
 ///
 /// let error = decoder.next().unwrap().unwrap_err();
 /// assert_eq!(error.to_string(), "image map, byte 37: the input ends too early");
 /// assert!(decoder.next().is_none());
-/// # Ok::<(), cairn_wire::cif::DecodeError>(())
+/// # Ok::<(), cairn_wire::cif::CifError>(())
 /// ```
 #[derive(Debug)]
-pub struct Decoder<'a> {
+pub struct CifDecoder<'a> {
     reader: ByteReader<'a>,
     input: &'a [u8],
     slots: &'a [Cell<DecoderSlot>],
@@ -87,45 +88,41 @@ pub struct Decoder<'a> {
     finished: bool,
     /// The base of the previous image, before it is cut to the word.
     last_base: i64,
-    findings: Findings,
+    findings: CifFindings,
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> CifDecoder<'a> {
     /// Reads the header of a map, and will stop at the first byte that is not allowed.
     ///
     /// # Errors
     ///
     /// Any error in the header.
-    pub fn strict(input: &'a [u8], slots: &'a mut [DecoderSlot]) -> Result<Self, DecodeError> {
+    pub fn strict(input: &'a [u8], slots: &'a mut [DecoderSlot]) -> Result<Self, CifError> {
         Self::new(input, slots, Strictness::Strict)
     }
 
-    /// Reads the header of a map, and will make the best of the rest.
+    /// Reads the header of a map; later faults become findings.
     ///
     /// # Errors
     ///
     /// When there is no header: no bytes, an unknown version or word size, a cut platform or count.
-    pub fn lenient(input: &'a [u8], slots: &'a mut [DecoderSlot]) -> Result<Self, DecodeError> {
+    pub fn lenient(input: &'a [u8], slots: &'a mut [DecoderSlot]) -> Result<Self, CifError> {
         Self::new(input, slots, Strictness::Lenient)
     }
 
-    fn new(
-        input: &'a [u8],
-        slots: &'a mut [DecoderSlot],
-        strictness: Strictness,
-    ) -> Result<Self, DecodeError> {
+    fn new(input: &'a [u8], slots: &'a mut [DecoderSlot], strictness: Strictness) -> Result<Self, CifError> {
         let mut reader = ByteReader::new(input);
-        let mut findings = Findings::new(strictness);
+        let mut findings = CifFindings::new(strictness);
         let word_size = read_info_byte(&mut reader)?;
         let platform_offset = reader.position() + 1;
         let platform = read_platform(&mut reader).ok_or(truncated(input))?;
         if core::str::from_utf8(platform).is_err() {
-            findings.report(platform_offset, DecodeErrorKind::PlatformNotUtf8)?;
+            findings.report(platform_offset, CifErrorKind::PlatformNotUtf8)?;
         }
         let count_offset = reader.position();
         let announced = read_count(&mut reader).ok_or(truncated(input))?;
         if announced > MAX_IMAGES {
-            findings.report(count_offset, DecodeErrorKind::TooManyImages)?;
+            findings.report(count_offset, CifErrorKind::TooManyImages)?;
         }
         Ok(Self {
             reader,
@@ -143,42 +140,41 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// The width of addresses in this map.
+    /// Returns the width of addresses in this map.
     #[must_use]
     pub const fn word_size(&self) -> WordSize {
         self.word_size
     }
 
-    /// The name of the platform. In strict mode it is UTF-8.
+    /// Returns the name of the platform. In strict mode it is UTF-8.
     #[must_use]
     pub const fn platform(&self) -> &'a [u8] {
         self.platform
     }
 
-    /// How many images the header announces. The input may end sooner: take no memory for so many
-    /// unseen.
+    /// Returns how many images the header announces. The input may end sooner: do not allocate
+    /// memory for this number.
     #[must_use]
     pub const fn announced_images(&self) -> u64 {
         self.announced
     }
 
-    /// How many prefixes the bytes read so far have defined, whether or not there were slots for
-    /// them.
+    /// Returns the number of prefixes that the bytes read so far define, with or without slots.
     #[must_use]
     pub const fn prefixes_defined(&self) -> usize {
         self.assigned
     }
 
-    /// What is wrong with the header and, when the last item was an error, with the image that it
-    /// cut off.
+    /// Returns the faults of the header and, if the last item was an error, of the image it cut
+    /// off.
     #[must_use]
-    pub fn findings(&self) -> &[DecodeError] {
+    pub fn findings(&self) -> &[CifError] {
         self.findings.as_slice()
     }
 
-    fn read_image(&mut self) -> Result<Image<'a>, DecodeError> {
+    fn read_image(&mut self) -> Result<Image<'a>, CifError> {
         let offset = self.reader.position();
-        let mut findings = Findings::new(self.strictness);
+        let mut findings = CifFindings::new(self.strictness);
         match self.read_module(&mut findings) {
             Ok(module) => Ok(Image { module, offset, findings }),
             Err(error) => {
@@ -193,7 +189,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn read_module(&mut self, findings: &mut Findings) -> Result<Module<'a, Path<'a>>, DecodeError> {
+    fn read_module(&mut self, findings: &mut CifFindings) -> Result<Module<'a, Path<'a>>, CifError> {
         let (base, end) = self.read_addresses(findings)?;
         let build_id = self.read_build_id(findings)?;
         let path = self.read_path(findings)?;
@@ -202,39 +198,39 @@ impl<'a> Decoder<'a> {
 
     fn read_addresses(
         &mut self,
-        findings: &mut Findings,
-    ) -> Result<(AbsoluteAddress, AbsoluteAddress), DecodeError> {
+        findings: &mut CifFindings,
+    ) -> Result<(AbsoluteAddress, AbsoluteAddress), CifError> {
         let offset = self.reader.position();
         let header = self.reader.byte().ok_or(truncated(self.input))?;
         if header & RESERVED != 0 {
-            findings.report(offset, DecodeErrorKind::ReservedHeaderBit)?;
+            findings.report(offset, CifErrorKind::ReservedHeaderBit)?;
         }
         let base = self.read_base(header, findings)?;
         let end = self.read_end(header, base, findings)?;
         if end == base {
-            findings.note(offset, DecodeErrorKind::EmptyText);
+            findings.note(offset, CifErrorKind::EmptyText);
         }
         Ok((AbsoluteAddress::new(base), AbsoluteAddress::new(end)))
     }
 
-    fn read_base(&mut self, header: u8, findings: &mut Findings) -> Result<u64, DecodeError> {
+    fn read_base(&mut self, header: u8, findings: &mut CifFindings) -> Result<u64, CifError> {
         let offset = self.reader.position();
         let length = usize::from(header >> 3 & 7) + 1;
         let operand = self.read_signed(length)?;
         if length > self.word_size.bytes() {
-            findings.report(offset, DecodeErrorKind::OperandTooWide)?;
+            findings.report(offset, CifErrorKind::OperandTooWide)?;
         }
         let last = if header & RELATIVE == 0 { 0 } else { self.last_base };
         // In 64 bits the sum may wrap: from the last user address to the first kernel address is a
         // small step up.
         self.last_base = last.wrapping_add(operand);
         if !is_address(self.word_size, self.last_base) {
-            findings.report(offset, DecodeErrorKind::BaseOutsideWord)?;
+            findings.report(offset, CifErrorKind::BaseOutsideWord)?;
         }
         Ok(self.word_size.truncate(self.last_base as u64))
     }
 
-    fn read_end(&mut self, header: u8, base: u64, findings: &mut Findings) -> Result<u64, DecodeError> {
+    fn read_end(&mut self, header: u8, base: u64, findings: &mut CifFindings) -> Result<u64, CifError> {
         let offset = self.reader.position();
         let length = usize::from(header & 7) + 1;
         let operand = self.read_signed(length)?;
@@ -246,7 +242,7 @@ impl<'a> Decoder<'a> {
             _ => self.word_size.bytes(),
         };
         if length > allowed {
-            findings.report(offset, DecodeErrorKind::OperandTooWide)?;
+            findings.report(offset, CifErrorKind::OperandTooWide)?;
         }
         if let Err(kind) = end {
             findings.report(offset, kind)?;
@@ -254,22 +250,22 @@ impl<'a> Decoder<'a> {
         Ok(self.word_size.truncate(base.wrapping_add(operand as u64)))
     }
 
-    fn read_signed(&mut self, length: usize) -> Result<i64, DecodeError> {
+    fn read_signed(&mut self, length: usize) -> Result<i64, CifError> {
         self.reader.signed_big_endian(length).ok_or(truncated(self.input))
     }
 
-    fn read_build_id(&mut self, findings: &mut Findings) -> Result<Option<&'a [u8]>, DecodeError> {
+    fn read_build_id(&mut self, findings: &mut CifFindings) -> Result<Option<&'a [u8]>, CifError> {
         let offset = self.reader.position();
         let length = read_count(&mut self.reader).ok_or(truncated(self.input))?;
         if length > MAX_BUILD_ID_BYTES {
-            findings.report(offset, DecodeErrorKind::BuildIdTooLong)?;
+            findings.report(offset, CifErrorKind::BuildIdTooLong)?;
         }
         let length = usize::try_from(length).map_err(|_| truncated(self.input))?;
         let build_id = self.reader.take(length).ok_or(truncated(self.input))?;
         Ok(Some(build_id).filter(|build_id| !build_id.is_empty()))
     }
 
-    fn read_path(&mut self, findings: &mut Findings) -> Result<Option<Path<'a>>, DecodeError> {
+    fn read_path(&mut self, findings: &mut CifFindings) -> Result<Option<Path<'a>>, CifError> {
         let start = self.reader.position();
         let reader = PathReader::new(self.input, self.reader, self.slots, self.assigned);
         let PathResult { rest, assigned, text_length, problem } = reader.read();
@@ -279,7 +275,7 @@ impl<'a> Decoder<'a> {
         if let Some(problem) = problem {
             findings.report(problem.offset, problem.kind)?;
         }
-        let readable = problem.is_none_or(|problem| problem.kind == DecodeErrorKind::PathNotUtf8);
+        let readable = problem.is_none_or(|problem| problem.kind == CifErrorKind::PathNotUtf8);
         if !readable || text_length == 0 {
             return Ok(None);
         }
@@ -288,8 +284,8 @@ impl<'a> Decoder<'a> {
     }
 }
 
-impl<'a> Iterator for Decoder<'a> {
-    type Item = Result<Image<'a>, DecodeError>;
+impl<'a> Iterator for CifDecoder<'a> {
+    type Item = Result<Image<'a>, CifError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.finished {
@@ -302,17 +298,17 @@ impl<'a> Iterator for Decoder<'a> {
             self.finished = true;
             return None;
         } else {
-            Err(DecodeError { offset: self.reader.position(), kind: DecodeErrorKind::TrailingData })
+            Err(CifError { offset: self.reader.position(), kind: CifErrorKind::TrailingData })
         };
         self.finished = item.is_err();
         Some(item)
     }
 }
 
-impl core::iter::FusedIterator for Decoder<'_> {}
+impl core::iter::FusedIterator for CifDecoder<'_> {}
 
-/// How many slots the [`Decoder`] needs for all paths of this map: it is read once for that, in
-/// lenient mode.
+/// Counts the slots that the [`CifDecoder`] needs for all paths of this map. It reads the map once,
+/// in lenient mode.
 ///
 /// Never more than the input has bytes. A map without a header needs none.
 ///
@@ -324,25 +320,25 @@ impl core::iter::FusedIterator for Decoder<'_> {}
 /// ```
 #[must_use]
 pub fn slots_needed(input: &[u8]) -> usize {
-    let Ok(mut decoder) = Decoder::lenient(input, &mut []) else { return 0 };
+    let Ok(mut decoder) = CifDecoder::lenient(input, &mut []) else { return 0 };
     decoder.by_ref().for_each(drop);
     decoder.prefixes_defined()
 }
 
-fn truncated(input: &[u8]) -> DecodeError {
-    DecodeError { offset: input.len(), kind: DecodeErrorKind::Truncated }
+fn truncated(input: &[u8]) -> CifError {
+    CifError { offset: input.len(), kind: CifErrorKind::Truncated }
 }
 
-fn read_info_byte(reader: &mut ByteReader<'_>) -> Result<WordSize, DecodeError> {
-    let at = |kind| DecodeError { offset: 0, kind };
-    let info = reader.byte().ok_or(at(DecodeErrorKind::Empty))?;
+fn read_info_byte(reader: &mut ByteReader<'_>) -> Result<WordSize, CifError> {
+    let at = |kind| CifError { offset: 0, kind };
+    let info = reader.byte().ok_or(at(CifErrorKind::Empty))?;
     // Another version may well mean something else by the other bits: it is looked at first.
     match (info >> 2, info & 3) {
         (0, 0) => Ok(WordSize::Bits16),
         (0, 1) => Ok(WordSize::Bits32),
         (0, 2) => Ok(WordSize::Bits64),
-        (0, _) => Err(at(DecodeErrorKind::ReservedWordSize)),
-        (version, _) => Err(at(DecodeErrorKind::UnknownVersion(version))),
+        (0, _) => Err(at(CifErrorKind::ReservedWordSize)),
+        (version, _) => Err(at(CifErrorKind::UnknownVersion(version))),
     }
 }
 
@@ -351,7 +347,8 @@ fn read_platform<'a>(reader: &mut ByteReader<'a>) -> Option<&'a [u8]> {
     reader.take(length.into())
 }
 
-/// A count in groups of seven bits, most significant first. One beyond 64 bits reads as `u64::MAX`.
+/// Returns a count in groups of seven bits, most significant first. One beyond 64 bits reads as
+/// `u64::MAX`.
 fn read_count(reader: &mut ByteReader<'_>) -> Option<u64> {
     let mut count = 0_u64;
     loop {
@@ -366,7 +363,7 @@ fn read_count(reader: &mut ByteReader<'_>) -> Option<u64> {
     }
 }
 
-/// True if this is an address of the word, stated as a signed or as an unsigned number.
+/// Returns true if this is an address of the word, stated as a signed or as an unsigned number.
 const fn is_address(word_size: WordSize, address: i64) -> bool {
     let lowest = word_size.sign_extend(word_size.max_address() / 2 + 1);
     match word_size {
@@ -392,22 +389,22 @@ enum EndForm {
 ///
 /// In 64 bits no text crosses the middle: processors leave the addresses around it out. There a
 /// negative offset, and a distance that leads across, is damage.
-fn check_end(word_size: WordSize, base: u64, offset: i64) -> Result<EndForm, DecodeErrorKind> {
+fn check_end(word_size: WordSize, base: u64, offset: i64) -> Result<EndForm, CifErrorKind> {
     if super::crosses_middle(word_size, base, base.wrapping_add(offset as u64)) {
-        return Err(DecodeErrorKind::TextCrossesMiddle);
+        return Err(CifErrorKind::TextCrossesMiddle);
     }
     if let Ok(distance) = u64::try_from(offset) {
         let room = word_size.max_address() - base;
-        return if distance <= room { Ok(EndForm::Distance) } else { Err(DecodeErrorKind::EndOutsideWord) };
+        return if distance <= room { Ok(EndForm::Distance) } else { Err(CifErrorKind::EndOutsideWord) };
     }
     let upper_half = word_size.max_address() / 2 + 1;
     let Some(end) = i64::try_from(base).ok().filter(|_| base < upper_half).map(|base| base + offset) else {
-        return Err(DecodeErrorKind::EndBeforeBase);
+        return Err(CifErrorKind::EndBeforeBase);
     };
     if end >= 0 {
-        Err(DecodeErrorKind::EndBeforeBase)
+        Err(CifErrorKind::EndBeforeBase)
     } else if end < word_size.sign_extend(upper_half) {
-        Err(DecodeErrorKind::EndOutsideWord)
+        Err(CifErrorKind::EndOutsideWord)
     } else {
         Ok(EndForm::Crossing)
     }
@@ -419,29 +416,29 @@ enum Strictness {
     Lenient,
 }
 
-/// What was found wrong and read over. An image has at most one finding about each of its parts.
+/// Faults that were found and tolerated. An image has at most one finding about each of its parts.
 #[derive(Clone, Copy, Debug)]
-struct Findings {
+struct CifFindings {
     strictness: Strictness,
-    list: [DecodeError; Self::MOST],
+    list: [CifError; Self::MOST],
     count: usize,
 }
 
-impl Findings {
-    /// Platform and count of the map; header bit, width and value of the base, width and value of
-    /// the end, emptiness and build id of an image without path. One with its path, alone, has
-    /// fewer.
+impl CifFindings {
+    /// Maximum number of findings. Platform and count of the map; header bit, width and value of
+    /// the base, width and value of the end, emptiness and build id of an image without path. One
+    /// with its path, alone, has fewer.
     const MOST: usize = 9;
 
     const fn new(strictness: Strictness) -> Self {
-        let none = DecodeError { offset: 0, kind: DecodeErrorKind::Empty };
+        let none = CifError { offset: 0, kind: CifErrorKind::Empty };
         Self { strictness, list: [none; Self::MOST], count: 0 }
     }
 
-    /// An error in strict mode, a finding in lenient mode.
-    fn report(&mut self, offset: usize, kind: DecodeErrorKind) -> Result<(), DecodeError> {
+    /// Returns an error in strict mode, a finding in lenient mode.
+    fn report(&mut self, offset: usize, kind: CifErrorKind) -> Result<(), CifError> {
         match self.strictness {
-            Strictness::Strict => Err(DecodeError { offset, kind }),
+            Strictness::Strict => Err(CifError { offset, kind }),
             Strictness::Lenient => {
                 self.note(offset, kind);
                 Ok(())
@@ -450,14 +447,14 @@ impl Findings {
     }
 
     /// A finding in both modes.
-    fn note(&mut self, offset: usize, kind: DecodeErrorKind) {
+    fn note(&mut self, offset: usize, kind: CifErrorKind) {
         if let Some(place) = self.list.get_mut(self.count) {
-            *place = DecodeError { offset, kind };
+            *place = CifError { offset, kind };
             self.count += 1;
         }
     }
 
-    fn as_slice(&self) -> &[DecodeError] {
+    fn as_slice(&self) -> &[CifError] {
         self.list.get(..self.count).unwrap_or_default()
     }
 }

@@ -9,14 +9,14 @@ use super::prefixes::{
 use super::{ImageMap, MAX_BUILD_ID_BYTES, MAX_IMAGES, MAX_PATH_BYTES, RELATIVE, info_byte};
 use cairn_format::{AbsoluteAddress, Module, Sink, SinkFull, WordSize};
 
-/// Whose bytes the encoder writes.
+/// Dialects of the encoder.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug)]
 #[non_exhaustive]
-pub enum Dialect {
+pub enum CifDialect {
     /// Right in every case, and read back right by Swift 6.2.3 as well.
     #[default]
     Canonical,
-    /// The very bytes of Swift 6.2.3, faults included: counts from 64 on with a useless leading
+    /// The very bytes of Swift 6.2.3, faults included. Counts from 64 on with a useless leading
     /// byte, codes from 320 on cut to too few bytes (such paths come back wrong), framework names
     /// of 65 to 256 bytes (such a map cannot be read on). For comparing with what a Swift runtime
     /// writes, not for keeping data.
@@ -33,17 +33,18 @@ pub enum Dialect {
 /// for a known prefix takes at most nine steps per byte of one path component, however many
 /// prefixes are known.
 ///
-/// An empty build id and an empty path cannot be told from an absent one, and are written so.
+/// An empty build id and an empty path cannot be distinguished from an absent one, and are written
+/// so.
 ///
 /// # Errors
 ///
-/// What the format cannot hold, with the number of the image, or [`EncodeErrorKind::SinkFull`]. The
-/// bytes written before an error are no map.
+/// The content that the format cannot hold, with the number of the image, or
+/// [`CifEncodeErrorKind::SinkFull`]. The bytes written before an error are no map.
 ///
 /// # Examples
 ///
 /// ```
-/// use cairn_wire::cif::{self, Dialect, EncoderSlot, ImageMap};
+/// use cairn_wire::cif::{self, CifDialect, EncoderSlot, ImageMap};
 /// use cairn_format::{AbsoluteAddress, Module, SliceSink, WordSize};
 ///
 /// let image = |base, path| Module {
@@ -57,30 +58,30 @@ pub enum Dialect {
 ///
 /// let mut buffer = [0; 64];
 /// let mut sink = SliceSink::new(&mut buffer);
-/// cif::encode(&map, Dialect::Canonical, &mut [EncoderSlot::EMPTY; 2], &mut sink)?;
+/// cif::encode(&map, CifDialect::Canonical, &mut [EncoderSlot::EMPTY; 2], &mut sink)?;
 /// assert_eq!(
 ///     sink.written(),
 ///     b"\x02\x05Linux\x02\
 ///       \x09\x10\x00\x01\x00\x00\x0a/opt/x/app\x00\
 ///       \x09\x20\x00\x01\x00\x00\xa1\x80\x04x.so\x00"
 /// );
-/// # Ok::<(), cif::EncodeError>(())
+/// # Ok::<(), cif::CifEncodeError>(())
 /// ```
 pub fn encode<S: Sink + ?Sized>(
     map: &ImageMap<'_>,
-    dialect: Dialect,
+    dialect: CifDialect,
     slots: &mut [EncoderSlot],
     sink: &mut S,
-) -> Result<(), EncodeError> {
-    if dialect == Dialect::Canonical && map.images.len() as u64 > MAX_IMAGES {
-        return Err(EncodeError::of_map(EncodeErrorKind::TooManyImages));
+) -> Result<(), CifEncodeError> {
+    if dialect == CifDialect::Canonical && map.images.len() as u64 > MAX_IMAGES {
+        return Err(CifEncodeError::of_map(CifEncodeErrorKind::TooManyImages));
     }
     put_header(map, dialect, sink)?;
     let mut prefixes = KnownPrefixes::new(map.images, slots);
     let mut last_base = 0;
     for (index, image) in map.images.iter().enumerate() {
         let mut encoder = ImageEncoder { dialect, index, image, sink: &mut *sink };
-        let in_image = |kind| EncodeError { image: Some(index), kind };
+        let in_image = |kind| CifEncodeError { image: Some(index), kind };
         last_base = encoder.put_addresses(map.word_size, last_base).map_err(in_image)?;
         encoder.put_build_id().map_err(in_image)?;
         encoder.put_path(&mut prefixes).map_err(in_image)?;
@@ -90,21 +91,21 @@ pub fn encode<S: Sink + ?Sized>(
 
 fn put_header<S: Sink + ?Sized>(
     map: &ImageMap<'_>,
-    dialect: Dialect,
+    dialect: CifDialect,
     sink: &mut S,
-) -> Result<(), EncodeError> {
+) -> Result<(), CifEncodeError> {
     let Ok(platform_length) = u8::try_from(map.platform.len()) else {
-        return Err(EncodeError::of_map(EncodeErrorKind::PlatformTooLong));
+        return Err(CifEncodeError::of_map(CifEncodeErrorKind::PlatformTooLong));
     };
     sink.put(&[info_byte(map.word_size), platform_length])
         .and_then(|()| sink.put(map.platform.as_bytes()))
         .and_then(|()| put_count(map.images.len() as u64, dialect, sink))
-        .map_err(|full| EncodeError::of_map(full.into()))
+        .map_err(|full| CifEncodeError::of_map(full.into()))
 }
 
 /// Writes the parts of one image, in the order of the methods.
 struct ImageEncoder<'a, 's, S: ?Sized> {
-    dialect: Dialect,
+    dialect: CifDialect,
     index: usize,
     image: &'a Module<'a>,
     sink: &'s mut S,
@@ -112,14 +113,14 @@ struct ImageEncoder<'a, 's, S: ?Sized> {
 
 impl<S: Sink + ?Sized> ImageEncoder<'_, '_, S> {
     /// Writes the header byte, base and end; returns the base that the next image may relate to.
-    fn put_addresses(&mut self, word_size: WordSize, last_base: i64) -> Result<i64, EncodeErrorKind> {
+    fn put_addresses(&mut self, word_size: WordSize, last_base: i64) -> Result<i64, CifEncodeErrorKind> {
         let base = sign_extend(word_size, self.image.base)?;
         let end = sign_extend(word_size, self.image.end)?;
         if self.image.end < self.image.base {
-            return Err(EncodeErrorKind::EndBeforeBase);
+            return Err(CifEncodeErrorKind::EndBeforeBase);
         }
         if super::crosses_middle(word_size, self.image.base.value(), self.image.end.value()) {
-            return Err(EncodeErrorKind::TextCrossesMiddle);
+            return Err(CifEncodeErrorKind::TextCrossesMiddle);
         }
         let from_last = base.wrapping_sub(last_base);
         // A tie goes to the absolute address, the other way round than in the Compact Backtrace
@@ -134,28 +135,28 @@ impl<S: Sink + ?Sized> ImageEncoder<'_, '_, S> {
         Ok(base)
     }
 
-    fn put_build_id(&mut self) -> Result<(), EncodeErrorKind> {
+    fn put_build_id(&mut self) -> Result<(), CifEncodeErrorKind> {
         let build_id = self.image.build_id.unwrap_or_default();
         match self.dialect {
-            Dialect::Canonical if build_id.len() as u64 > MAX_BUILD_ID_BYTES => {
-                return Err(EncodeErrorKind::BuildIdTooLong);
+            CifDialect::Canonical if build_id.len() as u64 > MAX_BUILD_ID_BYTES => {
+                return Err(CifEncodeErrorKind::BuildIdTooLong);
             }
-            Dialect::Swift62 if self.image.build_id == Some(&[]) => {
-                return Err(EncodeErrorKind::EmptyBuildId);
+            CifDialect::Swift62 if self.image.build_id == Some(&[]) => {
+                return Err(CifEncodeErrorKind::EmptyBuildId);
             }
-            Dialect::Canonical | Dialect::Swift62 => {}
+            CifDialect::Canonical | CifDialect::Swift62 => {}
         }
         put_count(build_id.len() as u64, self.dialect, self.sink)?;
         self.put(build_id)
     }
 
-    fn put_path(&mut self, prefixes: &mut KnownPrefixes<'_>) -> Result<(), EncodeErrorKind> {
+    fn put_path(&mut self, prefixes: &mut KnownPrefixes<'_>) -> Result<(), CifEncodeErrorKind> {
         let path = self.image.path.unwrap_or_default();
         if core::str::from_utf8(path).is_err() {
-            return Err(EncodeErrorKind::PathNotUtf8);
+            return Err(CifEncodeErrorKind::PathNotUtf8);
         }
-        if self.dialect == Dialect::Canonical && path.len() as u64 > MAX_PATH_BYTES {
-            return Err(EncodeErrorKind::PathTooLong);
+        if self.dialect == CifDialect::Canonical && path.len() as u64 > MAX_PATH_BYTES {
+            return Err(CifEncodeErrorKind::PathTooLong);
         }
         let mut rest = path;
         while let Some(prefix) = prefixes.longest(rest) {
@@ -173,34 +174,36 @@ impl<S: Sink + ?Sized> ImageEncoder<'_, '_, S> {
         self.put(&[0])
     }
 
-    fn put_expand(&mut self, code: u64) -> Result<(), EncodeErrorKind> {
+    fn put_expand(&mut self, code: u64) -> Result<(), CifEncodeErrorKind> {
         let Some(extended) = code.checked_sub(FIRST_EXTENDED_CODE) else {
             return self.put(&[0x80 | code as u8]);
         };
         let bits = u64::BITS - extended.leading_zeros();
         let whole_bytes = match self.dialect {
-            Dialect::Canonical => bits.div_ceil(8),
-            Dialect::Swift62 => bits / 8,
+            CifDialect::Canonical => bits.div_ceil(8),
+            CifDialect::Swift62 => bits / 8,
         };
         let length = whole_bytes.max(1) as u8;
         self.put(&[0xc0 | (length - 1)])?;
         self.put(low_bytes(&extended.to_be_bytes(), length))
     }
 
-    /// The parts of `rest` if it is exactly `/<name>.framework/Versions/<version>/<name>`, with the
-    /// name of the image.
-    fn framework<'p>(&self, rest: &'p [u8]) -> Result<Option<Framework<'p>>, EncodeErrorKind> {
+    /// Splits `rest` if it is exactly `/<name>.framework/Versions/<version>/<name>`. The name must
+    /// be that of the image.
+    fn framework<'p>(&self, rest: &'p [u8]) -> Result<Option<Framework<'p>>, CifEncodeErrorKind> {
         let Some(framework) = Framework::parse(rest) else { return Ok(None) };
         let opcode_holds_it =
             framework.name.len() <= LONGEST_FRAMEWORK_NAME && framework.version != FLAT_FRAMEWORK;
         match self.dialect {
-            Dialect::Canonical => Ok(opcode_holds_it.then_some(framework)),
-            Dialect::Swift62 if framework.name.len() > 256 => Err(EncodeErrorKind::FrameworkNameTooLong),
-            Dialect::Swift62 => Ok(Some(framework)),
+            CifDialect::Canonical => Ok(opcode_holds_it.then_some(framework)),
+            CifDialect::Swift62 if framework.name.len() > 256 => {
+                Err(CifEncodeErrorKind::FrameworkNameTooLong)
+            }
+            CifDialect::Swift62 => Ok(Some(framework)),
         }
     }
 
-    fn put_framework(&mut self, framework: Framework<'_>) -> Result<(), EncodeErrorKind> {
+    fn put_framework(&mut self, framework: Framework<'_>) -> Result<(), CifEncodeErrorKind> {
         // Up to 64 bytes of name the length stays below the opcode's bits. Swift 6.2 lets longer
         // ones run into them.
         let length_less_one = framework.name.len().wrapping_sub(1) as u8;
@@ -208,7 +211,7 @@ impl<S: Sink + ?Sized> ImageEncoder<'_, '_, S> {
         self.put(framework.name)
     }
 
-    fn put(&mut self, bytes: &[u8]) -> Result<(), EncodeErrorKind> {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), CifEncodeErrorKind> {
         Ok(self.sink.put(bytes)?)
     }
 }
@@ -228,32 +231,32 @@ impl<'a> Framework<'a> {
     }
 }
 
-/// The address as the format computes with it: widened to 64 bits as a signed number of its word.
-fn sign_extend(word_size: WordSize, address: AbsoluteAddress) -> Result<i64, EncodeErrorKind> {
+/// Sign-extends the address from its word to 64 bits, as the format does.
+fn sign_extend(word_size: WordSize, address: AbsoluteAddress) -> Result<i64, CifEncodeErrorKind> {
     if address.value() > word_size.max_address() {
-        return Err(EncodeErrorKind::AddressOutsideWord);
+        return Err(CifEncodeErrorKind::AddressOutsideWord);
     }
     Ok(word_size.sign_extend(address.value()))
 }
 
-/// Bytes of the shortest two's complement form, 1 to 8.
+/// Returns bytes of the shortest two's complement form, 1 to 8.
 pub(super) const fn signed_length(value: i64) -> u8 {
     // Folding negative numbers onto positive ones leaves at least one leading zero, the sign.
     let spare_bits = (value ^ (value >> 63)).leading_zeros() - 1;
     8 - (spare_bits / 8) as u8
 }
 
-/// The last `length` bytes: the low ones of a big-endian number.
+/// Returns the last `length` bytes: the low ones of a big-endian number.
 fn low_bytes(bytes: &[u8; 8], length: u8) -> &[u8] {
     bytes.get(8 - usize::from(length).min(8)..).unwrap_or_default()
 }
 
 /// Writes a count in groups of seven bits, the top bit of a byte set when more follow.
-fn put_count<S: Sink + ?Sized>(count: u64, dialect: Dialect, sink: &mut S) -> Result<(), SinkFull> {
+fn put_count<S: Sink + ?Sized>(count: u64, dialect: CifDialect, sink: &mut S) -> Result<(), SinkFull> {
     let bits = u64::BITS - count.leading_zeros();
     let groups = match dialect {
-        Dialect::Canonical => bits.div_ceil(7).max(1),
-        Dialect::Swift62 => bits / 7 + 1,
+        CifDialect::Canonical => bits.div_ceil(7).max(1),
+        CifDialect::Swift62 => bits / 7 + 1,
     };
     for group in (0..groups).rev() {
         // Ten groups of Swift 6.2 would shift by 63 at most.
@@ -266,15 +269,15 @@ fn put_count<S: Sink + ?Sized>(count: u64, dialect: Dialect, sink: &mut S) -> Re
 
 /// Why a map was not written, and which image it is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EncodeError {
+pub struct CifEncodeError {
     /// Index of the image, or `None` when it is about the map as a whole.
     pub image: Option<usize>,
-    /// What is wrong with it.
-    pub kind: EncodeErrorKind,
+    /// Kind of the fault.
+    pub kind: CifEncodeErrorKind,
 }
 
-impl EncodeError {
-    const fn of_map(kind: EncodeErrorKind) -> Self {
+impl CifEncodeError {
+    const fn of_map(kind: CifEncodeErrorKind) -> Self {
         Self { image: None, kind }
     }
 }
@@ -282,7 +285,7 @@ impl EncodeError {
 /// Why a map was not written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum EncodeErrorKind {
+pub enum CifEncodeErrorKind {
     /// The sink took no more bytes.
     SinkFull,
     /// The name of the platform has more than 255 bytes.
@@ -293,28 +296,28 @@ pub enum EncodeErrorKind {
     AddressOutsideWord,
     /// The image ends before it begins. Swift traps on it.
     EndBeforeBase,
-    /// In a 64-bit map the image begins in the lower half of the address space and ends in the
-    /// upper half: no reader here accepts that.
+    /// A 64-bit image crosses the middle of the address space; no reader here accepts that.
     TextCrossesMiddle,
     /// The build id is longer than newer readers accept ([`MAX_BUILD_ID_BYTES`]).
     BuildIdTooLong,
-    /// Only in [`Dialect::Swift62`]: the build id is there but has no bytes. Swift traps on it.
+    /// Only in [`CifDialect::Swift62`]: the build id is there but has no bytes. Swift traps on it.
     EmptyBuildId,
     /// The path is not UTF-8. Leave it out, or replace the bytes that are not.
     PathNotUtf8,
     /// The path is longer than readers here accept ([`MAX_PATH_BYTES`]).
     PathTooLong,
-    /// Only in [`Dialect::Swift62`]: a framework's name has more than 256 bytes. Swift traps on it.
+    /// Only in [`CifDialect::Swift62`]: a framework's name has more than 256 bytes. Swift traps on
+    /// it.
     FrameworkNameTooLong,
 }
 
-impl From<SinkFull> for EncodeErrorKind {
+impl From<SinkFull> for CifEncodeErrorKind {
     fn from(_: SinkFull) -> Self {
         Self::SinkFull
     }
 }
 
-impl fmt::Display for EncodeError {
+impl fmt::Display for CifEncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.image {
             Some(image) => write!(f, "image {image}: {}", self.kind),
@@ -323,7 +326,7 @@ impl fmt::Display for EncodeError {
     }
 }
 
-impl fmt::Display for EncodeErrorKind {
+impl fmt::Display for CifEncodeErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::SinkFull => "the output buffer is full",
@@ -343,4 +346,4 @@ impl fmt::Display for EncodeErrorKind {
     }
 }
 
-impl core::error::Error for EncodeError {}
+impl core::error::Error for CifEncodeError {}

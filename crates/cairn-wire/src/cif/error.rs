@@ -1,4 +1,4 @@
-//! What can be wrong with an image map that is read.
+//! Faults of an image map.
 
 use core::fmt;
 
@@ -7,17 +7,17 @@ use core::fmt;
 /// Strict reading ends with the first of them. Lenient reading keeps them as findings as long as
 /// the rest can still be read, and ends with one only when it cannot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DecodeError {
+pub struct CifError {
     /// Offset of the byte, from the start of the input.
     pub offset: usize,
-    /// What is wrong there.
-    pub kind: DecodeErrorKind,
+    /// Kind of the fault.
+    pub kind: CifErrorKind,
 }
 
 /// Something that the format does not allow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum DecodeErrorKind {
+pub enum CifErrorKind {
     /// There is no input.
     Empty,
     /// The first byte names a version other than 0.
@@ -40,9 +40,8 @@ pub enum DecodeErrorKind {
     EndOutsideWord,
     /// The text ends before it begins.
     EndBeforeBase,
-    /// In a 64-bit map the text begins in the lower half of the address space and ends in the upper
-    /// half, whether the map states a distance or, as Swift's signed numbers would have it, a
-    /// negative offset.
+    /// In a 64-bit map the text crosses the middle of the address space. The map may state a
+    /// distance or, as Swift's signed numbers do, a negative offset.
     TextCrossesMiddle,
     /// The text ends where it begins. Never an error here, but newer Swift readers refuse the map.
     EmptyText,
@@ -62,13 +61,13 @@ pub enum DecodeErrorKind {
     TrailingData,
 }
 
-impl fmt::Display for DecodeError {
+impl fmt::Display for CifError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "image map, byte {}: {}", self.offset, self.kind)
     }
 }
 
-impl fmt::Display for DecodeErrorKind {
+impl fmt::Display for CifErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Empty => "there are no bytes",
@@ -97,4 +96,4 @@ impl fmt::Display for DecodeErrorKind {
     }
 }
 
-impl core::error::Error for DecodeError {}
+impl core::error::Error for CifError {}

@@ -8,12 +8,12 @@
 //! String data is written only when no known prefix fits. Hence its first component (`/opt`) is new
 //! every time and can be the key of its slot. A path that starts with any known prefix starts with
 //! such a key, and the longest such key leads to the longest prefix: keys hold no separator but as
-//! first byte, so of two that fit only the longer can go on behind one. The search is therefore:
+//! first byte, so of two that fit only the longer can go on after one. The search is therefore:
 //! the longest key, then as far along the text of its slot as the two agree.
 //!
 //! The keys form a digital search tree: every node is a slot, and a node at depth `d` sends a key
-//! left or right by its bit `d`. A byte counts as nine bits, the first of which says that there is
-//! a byte; a 0 ends the key:
+//! left or right by its bit `d`. A byte counts as nine bits. The first bit is 1 if there is a byte;
+//! a 0 ends the key:
 //!
 //! ```text
 //!                /opt         depth 0: is there a first byte?
@@ -73,8 +73,8 @@ impl<'a> KnownPrefixes<'a> {
         Self { images, slots, used: 0, next_code: FIRST_ASSIGNED_CODE }
     }
 
-    /// The longest known prefix that `rest` starts with. Borders of components do not matter:
-    /// `/lib` fits `/library`.
+    /// Returns the longest known prefix that `rest` starts with. Boundaries of components do not
+    /// matter: `/lib` fits `/library`.
     pub(super) fn longest(&self, rest: &[u8]) -> Option<KnownPrefix> {
         // Two of equal length would be the same text, and a text that starts with a known prefix
         // gets no second code.
@@ -87,8 +87,8 @@ impl<'a> KnownPrefixes<'a> {
     /// Gives codes to the prefixes of the string data that begins at `start` in the path of this
     /// image.
     ///
-    /// Without a free slot the codes are given all the same, because the reader counts them, but
-    /// not remembered.
+    /// Without a free slot the codes are assigned, because the reader counts them, but not
+    /// remembered.
     pub(super) fn assign(&mut self, image: usize, start: usize) {
         let text = self.text(image, start);
         let Some(key_length) = first_separator(text) else { return };
@@ -156,7 +156,7 @@ impl<'a> KnownPrefixes<'a> {
         if longer && rest.starts_with(self.key(candidate)) { Some(candidate) } else { best }
     }
 
-    /// The longest prefix in this slot, of whose key `rest` is known to start with.
+    /// Returns the longest prefix in this slot, of whose key `rest` is known to start with.
     fn along(&self, slot: &EncoderSlot, rest: &[u8]) -> KnownPrefix {
         let text = self.text(slot.image as usize, slot.start as usize);
         let key_length = slot.key_length as usize;
@@ -171,7 +171,7 @@ impl<'a> KnownPrefixes<'a> {
         found
     }
 
-    /// A slot in use. The others may hold what an earlier map left.
+    /// Returns a slot in use. The others may hold what an earlier map left.
     fn slot(&self, index: u32) -> Option<&EncoderSlot> {
         self.slots.get(..self.used as usize)?.get(index as usize)
     }

@@ -1,26 +1,26 @@
-//! Compact ImageMap Format: which programs and libraries lie where in a process, as Swift's runtime
-//! writes it.
+//! Compact ImageMap Format: the programs and libraries in a process and their addresses, as Swift's
+//! runtime writes them.
 //!
-//! A backtrace of bare addresses is worth little without this map. It says for each image (a
-//! module, in cairn's words) where it begins, where its code ends, its build id and its path;
-//! prefixes of paths are written once.
+//! A backtrace of bare addresses is worth little without this map. For each image (a module, in
+//! cairn's words) it states the base, the end of the code, the build id and the path; prefixes of
+//! paths are written once.
 //!
-//! Read one with a [`Decoder`], write one with [`encode`]:
+//! Read one with a [`CifDecoder`], write one with [`encode`]:
 //!
 //! ```
-//! use cairn_wire::cif::{Decoder, DecoderSlot};
+//! use cairn_wire::cif::{CifDecoder, DecoderSlot};
 //!
 //! let input = b"\x02\x05Linux\x02\
 //!     \x09\x10\x00\x01\x00\x00\x0a/opt/x/app\x00\
 //!     \x09\x20\x00\x01\x00\x00\xa1\x80\x04x.so\x00";
 //! let mut slots = [DecoderSlot::EMPTY; 16];
-//! for image in Decoder::strict(input, &mut slots)? {
+//! for image in CifDecoder::strict(input, &mut slots)? {
 //!     let module = image?.module;
 //!     println!("{}-{} {}", module.base, module.end, module.path.unwrap());
 //! }
 //! // 0x1000-0x1100 /opt/x/app
 //! // 0x2000-0x2100 /opt/x/libx.so
-//! # Ok::<(), cairn_wire::cif::DecodeError>(())
+//! # Ok::<(), cairn_wire::cif::CifError>(())
 //! ```
 //!
 //! # The bytes
@@ -48,7 +48,7 @@
 //! | byte      | meaning |
 //! |-----------|---------|
 //! | `00`      | end; as the first byte: there is no path |
-//! | `01`-`3f` | so many bytes of string data |
+//! | `01`-`3f` | the opcode is the number of bytes of string data |
 //! | `40`-`7f` | a version byte and a name of opcode - `3f` bytes: `/<name>.framework/Versions/<version>/<name>`. Ends the path |
 //! | `80`-`bf` | the text of code opcode - `80` |
 //! | `c0`-`ff` | opcode - `bf` bytes hold v: the text of code v + 64 |
@@ -66,14 +66,14 @@
 //!
 //! # Where the published document and Swift differ
 //!
-//! - The document's example has a `00` behind a framework. No writer puts it there, and readers
+//! - The document's example has a `00` after a framework. No writer puts it there, and readers
 //!   would take it for the header of the next image.
 //! - The document writes the count 127 as `7f`. Swift 6.2 writes `80 7f`: a useless `80` in front
 //!   of every count whose number of bits is a multiple of seven. Both are read;
-//!   [`Dialect::Canonical`] writes the short one.
+//!   [`CifDialect::Canonical`] writes the short one.
 //! - Swift 6.2 writes prefix codes from 320 on with too few bytes, so that it reads its own paths
 //!   back wrong, and lets framework names above 64 bytes run into the opcode.
-//!   [`Dialect::Canonical`] does neither.
+//!   [`CifDialect::Canonical`] does neither.
 //! - Swift 6.2 takes bases with the top bit set in 16- and 32-bit maps for negative numbers inside.
 //!   So the end of a text across the middle of the address space is written as a negative offset,
 //!   at times one byte wider than a word. In a 64-bit map, no text crosses the middle: strict
@@ -86,15 +86,15 @@
 //! - Newer Swift has frameworks without a `Versions` folder, `/<name>.framework/<name>`, under the
 //!   version byte 1. They are read here and, since Swift 6.2 would not understand them, not
 //!   written.
-//! - The first drafts of the format had no platform. Such a map cannot be told from a newer one,
-//!   and reads as nonsense.
+//! - The first drafts of the format had no platform. Such a map cannot be distinguished from a
+//!   newer one, and is misread.
 //!
 //! # Bounds
 //!
 //! Reading takes time in proportion to the input and no memory but the caller's slots. A prefix may
-//! contain expanded prefixes, so a few bytes can stand for a text that doubles with every image;
+//! contain expanded prefixes, so a few bytes can represent a text that doubles with every image;
 //! therefore the text of a path is limited to [`MAX_PATH_BYTES`] and the nesting to 16, both far
-//! beyond what any writer makes, and text is built only for whoever reads it.
+//! beyond what any writer makes, and text is built only when it is read.
 
 mod decode;
 mod encode;
@@ -106,11 +106,11 @@ mod paths;
 mod prefixes;
 mod utf8;
 
-pub use decode::{Decoder, Image, slots_needed};
-pub use encode::{Dialect, EncodeError, EncodeErrorKind, encode};
-pub use error::{DecodeError, DecodeErrorKind};
+pub use decode::{CifDecoder, Image, slots_needed};
+pub use encode::{CifDialect, CifEncodeError, CifEncodeErrorKind, encode};
+pub use error::{CifError, CifErrorKind};
 pub use known_prefixes::EncoderSlot;
-pub use paths::{DecoderSlot, Path, Pieces};
+pub use paths::{DecoderSlot, Path, PathPieces};
 
 use cairn_format::{Module, WordSize};
 
@@ -136,7 +136,7 @@ pub struct ImageMap<'a> {
     pub word_size: WordSize,
     /// The name of the system, up to 255 bytes: `Linux`, `macOS`, `Windows`.
     pub platform: &'a str,
-    /// What is loaded. Paths must be UTF-8.
+    /// The loaded modules. Paths must be UTF-8.
     pub images: &'a [Module<'a>],
 }
 
@@ -146,7 +146,7 @@ const RELATIVE: u8 = 0x80;
 /// Bit 6 of an image's header byte, always 0.
 const RESERVED: u8 = 0x40;
 
-/// The first byte of a map of version 0.
+/// Returns the first byte of a map of version 0.
 const fn info_byte(word_size: WordSize) -> u8 {
     match word_size {
         WordSize::Bits16 => 0,
@@ -155,8 +155,7 @@ const fn info_byte(word_size: WordSize) -> u8 {
     }
 }
 
-/// True for a text of a 64-bit map that begins below the middle of the address space and ends above
-/// it.
+/// Returns true for a text of a 64-bit map that crosses the middle of the address space.
 fn crosses_middle(word_size: WordSize, base: u64, end: u64) -> bool {
     const MIDDLE: u64 = 1 << 63;
     word_size == WordSize::Bits64 && base < MIDDLE && end > MIDDLE

@@ -8,7 +8,7 @@ use cairn_format::bytes::ByteReader;
 pub(super) enum Opcode<'a> {
     /// `00`: the path is complete.
     End,
-    /// `01`-`3f`: so many bytes of text.
+    /// `01`-`3f`: that many bytes of text.
     Str(&'a [u8]),
     /// `40`-`7f`: a framework, with one version byte. The path is complete.
     Framework { version: &'a [u8], name: &'a [u8] },
@@ -41,7 +41,8 @@ fn read<'a>(reader: &mut ByteReader<'a>) -> Option<Opcode<'a>> {
     })
 }
 
-/// The code of an extended `expand`: its operand, most significant byte first, counted from 64.
+/// Returns the code of an extended `expand`: its operand, most significant byte first, counted from
+/// 64.
 fn extended_code(operand: &[u8]) -> u64 {
     let value =
         operand.iter().try_fold(0_u64, |value, &byte| value.checked_mul(256)?.checked_add(byte.into()));

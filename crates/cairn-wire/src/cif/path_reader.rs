@@ -4,7 +4,7 @@
 use core::cell::Cell;
 
 use super::MAX_PATH_BYTES;
-use super::error::{DecodeError, DecodeErrorKind};
+use super::error::{CifError, CifErrorKind};
 use super::opcode::{Cut, Opcode, next_opcode};
 use super::paths::{DecoderSlot, FrameworkText, MAX_NESTING, Prefix, PrefixContent, prefix};
 use super::prefixes::{FIRST_ASSIGNED_CODE, is_separator};
@@ -12,7 +12,7 @@ use super::utf8::{Utf8Part, Utf8Stream};
 use cairn_format::bytes::ByteReader;
 
 pub(super) struct PathResult<'a> {
-    /// What follows the path.
+    /// Content after the path.
     pub(super) rest: ByteReader<'a>,
     /// How many prefixes are defined by now.
     pub(super) assigned: usize,
@@ -20,13 +20,13 @@ pub(super) struct PathResult<'a> {
     pub(super) text_length: u32,
     /// The first thing wrong with it, but one that makes the text unreadable before one that does
     /// not.
-    pub(super) problem: Option<DecodeError>,
+    pub(super) problem: Option<CifError>,
 }
 
 /// The state of reading one path.
 ///
-/// A broken path does not stop the reading: the opcodes still tell where it ends and which prefixes
-/// the writer counted in it. (Swift 6.2 goes on right behind the broken opcode instead, and takes
+/// A broken path does not stop the reading: the opcodes still show where it ends and which prefixes
+/// the writer counted in it. (Swift 6.2 goes on right after the broken opcode instead, and takes
 /// the rest of the path for the next image.)
 pub(super) struct PathReader<'a> {
     input: &'a [u8],
@@ -39,12 +39,12 @@ pub(super) struct PathReader<'a> {
     /// From the first `str` opcode on.
     string_data: Option<StringData>,
     utf8: Utf8Stream,
-    problem: Option<DecodeError>,
-    not_utf8: Option<DecodeError>,
+    problem: Option<CifError>,
+    not_utf8: Option<CifError>,
 }
 
-/// The part of the text that prefixes are cut from: from the first `str` on, with whatever is
-/// expanded in between.
+/// The part of the text that prefixes are cut from. It begins at the first `str` and includes
+/// expansions.
 #[derive(Clone, Copy)]
 struct StringData {
     opcode_offset: usize,
@@ -92,13 +92,13 @@ impl<'a> PathReader<'a> {
                 Err(Cut) => {
                     // Nothing can follow: the rest of the input belongs to the opcode that is cut.
                     self.reader.take(self.reader.rest().len());
-                    self.report(self.input.len(), DecodeErrorKind::Truncated);
+                    self.report(self.input.len(), CifErrorKind::Truncated);
                     break;
                 }
             }
         }
         if u64::from(self.text_length) > MAX_PATH_BYTES {
-            self.report(self.reader.position().saturating_sub(1), DecodeErrorKind::PathTooLong);
+            self.report(self.reader.position().saturating_sub(1), CifErrorKind::PathTooLong);
         }
         PathResult {
             rest: self.reader,
@@ -176,24 +176,24 @@ impl<'a> PathReader<'a> {
                     data.not_utf8_from = data.not_utf8_from.min(offset);
                 }
             }
-            PrefixContent::Unknown => return self.unknown_from(offset, DecodeErrorKind::UnknownPrefixCode),
+            PrefixContent::Unknown => return self.unknown_from(offset, CifErrorKind::UnknownPrefixCode),
         }
         if usize::from(nesting) > MAX_NESTING {
-            return self.unknown_from(offset, DecodeErrorKind::PrefixesNestTooDeep);
+            return self.unknown_from(offset, CifErrorKind::PrefixesNestTooDeep);
         }
         if let Some(data) = &mut self.string_data {
             data.nesting = data.nesting.max(nesting);
         }
     }
 
-    fn resolve(&self, code: u64) -> Result<Prefix, DecodeErrorKind> {
+    fn resolve(&self, code: u64) -> Result<Prefix, CifErrorKind> {
         let index = code.checked_sub(FIRST_ASSIGNED_CODE);
         if index.is_some_and(|index| index >= self.assigned as u64) {
-            return Err(DecodeErrorKind::UnknownPrefixCode);
+            return Err(CifErrorKind::UnknownPrefixCode);
         }
         prefix(self.slots, code).ok_or(match index {
-            Some(_) => DecodeErrorKind::NoSlotForPrefix,
-            None => DecodeErrorKind::UnknownPrefixCode,
+            Some(_) => CifErrorKind::NoSlotForPrefix,
+            None => CifErrorKind::UnknownPrefixCode,
         })
     }
 
@@ -204,8 +204,8 @@ impl<'a> PathReader<'a> {
         }
     }
 
-    /// From here on the text of this path cannot be told.
-    fn unknown_from(&mut self, offset: usize, kind: DecodeErrorKind) {
+    /// From here on the text of this path is unknown.
+    fn unknown_from(&mut self, offset: usize, kind: CifErrorKind) {
         self.report(offset, kind);
         if let Some(data) = &mut self.string_data {
             data.unknown_from = data.unknown_from.min(offset);
@@ -223,18 +223,17 @@ impl<'a> PathReader<'a> {
         }
     }
 
-    fn report(&mut self, offset: usize, kind: DecodeErrorKind) {
-        self.problem.get_or_insert(DecodeError { offset, kind });
+    fn report(&mut self, offset: usize, kind: CifErrorKind) {
+        self.problem.get_or_insert(CifError { offset, kind });
     }
 
     fn report_not_utf8(&mut self, offset: usize) {
-        self.not_utf8.get_or_insert(DecodeError { offset, kind: DecodeErrorKind::PathNotUtf8 });
+        self.not_utf8.get_or_insert(CifError { offset, kind: CifErrorKind::PathNotUtf8 });
     }
 }
 
 impl StringData {
-    /// The prefix from the start of the string data to a separator at this offset, so many bytes on
-    /// from here.
+    /// Returns the prefix from the start of the string data to a separator `bytes` from here.
     fn prefix(&self, separator_offset: usize, more: usize) -> DecoderSlot {
         let content = if self.unknown_from < separator_offset {
             PrefixContent::Unknown

@@ -14,8 +14,8 @@ use cairn_format::{Sink, SinkFull};
 /// any.
 pub(super) const MAX_NESTING: usize = 16;
 
-/// Working memory of the [`Decoder`](super::Decoder): where the text of one prefix lies in the
-/// input.
+/// Working memory of the [`CifDecoder`](super::CifDecoder): where the text of one prefix lies in
+/// the input.
 #[derive(Clone, Copy, Debug)]
 pub struct DecoderSlot {
     /// Offset of the path's first `str` opcode, where the text of the prefix begins.
@@ -34,7 +34,7 @@ impl DecoderSlot {
         Self { start: 0, end: 0, text_length: 0, nesting: 0, content: PrefixContent::Unknown };
 }
 
-/// What is known about the text of a prefix.
+/// State of the text of a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PrefixContent {
     Utf8,
@@ -44,14 +44,14 @@ pub(super) enum PrefixContent {
     Unknown,
 }
 
-/// What a prefix code stands for.
+/// Meaning of a prefix code.
 #[derive(Clone, Copy)]
 pub(super) enum Prefix {
     Fixed(&'static [u8]),
     Assigned(DecoderSlot),
 }
 
-/// Looks up a code that is known to have been assigned. `None` when it is reserved, or no slot was
+/// Finds a code that is known to have been assigned. `None` when it is reserved, or no slot was
 /// left for it.
 pub(super) fn prefix(slots: &[Cell<DecoderSlot>], code: u64) -> Option<Prefix> {
     match code.checked_sub(FIRST_ASSIGNED_CODE) {
@@ -69,12 +69,12 @@ pub(super) fn prefix(slots: &[Cell<DecoderSlot>], code: u64) -> Option<Prefix> {
 ///
 /// ```
 /// use cairn_format::SliceSink;
-/// use cairn_wire::cif::{Decoder, DecoderSlot};
+/// use cairn_wire::cif::{CifDecoder, DecoderSlot};
 ///
 /// // The image's path is written as code 1, `/usr/lib`, and eight bytes of its own.
 /// let input = b"\x02\x05Linux\x01\x09\x10\x00\x01\x00\x00\x81\x08/libz.so\x00";
 /// let mut slots = [DecoderSlot::EMPTY; 8];
-/// let image = Decoder::strict(input, &mut slots)?.next().unwrap()?;
+/// let image = CifDecoder::strict(input, &mut slots)?.next().unwrap()?;
 /// let path = image.module.path.unwrap();
 ///
 /// assert!(path == b"/usr/lib/libz.so");
@@ -85,7 +85,7 @@ pub(super) fn prefix(slots: &[Cell<DecoderSlot>], code: u64) -> Option<Prefix> {
 /// let mut sink = SliceSink::new(&mut buffer);
 /// path.write_to(&mut sink).unwrap();
 /// assert_eq!(sink.written(), b"/usr/lib/libz.so");
-/// # Ok::<(), cairn_wire::cif::DecodeError>(())
+/// # Ok::<(), cairn_wire::cif::CifError>(())
 /// ```
 #[derive(Clone, Copy)]
 pub struct Path<'a> {
@@ -93,31 +93,37 @@ pub struct Path<'a> {
     pub(super) slots: &'a [Cell<DecoderSlot>],
     /// Offset of the first opcode.
     pub(super) start: usize,
-    /// Offset behind the last one.
+    /// Offset after the last one.
     pub(super) end: usize,
     pub(super) text_length: usize,
 }
 
 impl<'a> Path<'a> {
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a path that is there has at least one byte")]
     pub const fn len(&self) -> usize {
         self.text_length
     }
 
-    /// The slices that make up the path, in order. A character may begin in one and end in the
-    /// next.
+    /// Returns the slices that make up the path, in order. A character may begin in one and end in
+    /// the next.
     #[must_use]
-    pub fn pieces(&self) -> Pieces<'a> {
+    pub fn pieces(&self) -> PathPieces<'a> {
         let mut stack = [Span::default(); MAX_NESTING + 1];
         if let Some(bottom) = stack.first_mut() {
             *bottom = Span { position: self.start, end: self.end };
         }
-        Pieces { input: self.input, slots: self.slots, stack, depth: 0, framework: FrameworkText::default() }
+        PathPieces {
+            input: self.input,
+            slots: self.slots,
+            stack,
+            depth: 0,
+            framework: FrameworkText::default(),
+        }
     }
 
-    /// The bytes of the path.
+    /// Returns the bytes of the path.
     pub fn bytes(&self) -> impl Iterator<Item = u8> + use<'a> {
         self.pieces().flatten().copied()
     }
@@ -180,7 +186,7 @@ impl fmt::Debug for Path<'_> {
 /// Prefixes inside it go onto a small stack. Every stretch begins with bytes of its own, so the
 /// work is in proportion to the output.
 #[derive(Clone, Debug)]
-pub struct Pieces<'a> {
+pub struct PathPieces<'a> {
     input: &'a [u8],
     slots: &'a [Cell<DecoderSlot>],
     stack: [Span; MAX_NESTING + 1],
@@ -195,7 +201,7 @@ struct Span {
     end: usize,
 }
 
-impl<'a> Iterator for Pieces<'a> {
+impl<'a> Iterator for PathPieces<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -239,7 +245,7 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-impl Pieces<'_> {
+impl PathPieces<'_> {
     /// Goes on with the text of a prefix. The decoder has refused paths that nest deeper than the
     /// stack.
     fn push(&mut self, slot: DecoderSlot) -> Option<()> {
@@ -250,7 +256,7 @@ impl Pieces<'_> {
     }
 }
 
-/// The text that a framework opcode stands for, in parts. An empty part ends it.
+/// The text that a framework opcode represents, in parts. An empty part ends it.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct FrameworkText<'a> {
     parts: [&'a [u8]; 6],

@@ -1,4 +1,5 @@
-//! What encoder and decoder agree on about path prefixes: the fixed ones, and where a new one ends.
+//! Rules for path prefixes that encoder and decoder share: the fixed prefixes, and the end of a new
+//! one.
 
 /// The prefixes that every map knows, by code. Codes 12 to 31 are reserved for more of them.
 ///
@@ -22,7 +23,7 @@ pub(super) const FIXED_PREFIXES: [&[u8]; 12] = [
 pub(super) const FIRST_ASSIGNED_CODE: u64 = 32;
 const _: () = assert!(FIXED_PREFIXES.len() as u64 <= FIRST_ASSIGNED_CODE);
 
-/// What extended codes count from: `expand` with an operand `v` means code `v + 64`.
+/// Offset of extended codes: `expand` with an operand `v` means code `v + 64`.
 pub(super) const FIRST_EXTENDED_CODE: u64 = 64;
 
 /// The most bytes that one `str` opcode carries.
@@ -35,7 +36,7 @@ pub(super) const LONGEST_FRAMEWORK_NAME: usize = 64;
 /// it.
 pub(super) const FLAT_FRAMEWORK: u8 = 1;
 
-/// True for the bytes that end a prefix. Both count on every platform.
+/// Returns true for the bytes that end a prefix. Both count on every platform.
 pub(super) const fn is_separator(byte: u8) -> bool {
     matches!(byte, b'/' | b'\\')
 }

@@ -8,7 +8,7 @@ pub(super) struct Utf8Stream {
     length: usize,
 }
 
-/// What a piece turned out to hold.
+/// Content of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Utf8Part<'a> {
     Text(&'a str),

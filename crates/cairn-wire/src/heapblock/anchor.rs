@@ -7,9 +7,8 @@ use super::ByteOrder;
 /// Size of an anchor.
 pub const ANCHOR_BYTES: usize = 72;
 
-/// The first bytes of an anchor, which lies at a multiple of 8. Whoever searches takes them for a
-/// hint only: the text is also in the code that writes it, and [`Anchor::parse`] tells the
-/// difference.
+/// The first bytes of an anchor, which lies at a multiple of 8. A search takes them as a hint only:
+/// the text is also in the code that writes it, and [`Anchor::parse`] distinguishes the two.
 pub const ANCHOR_MAGIC: [u8; 16] = *b"cairn annotates\n";
 
 const VERSION: u32 = 1;
@@ -27,8 +26,7 @@ pub enum BlockLayout {
     Cairn = 3,
 }
 
-/// What an annotated heap says of itself, at a place in memory that whoever has an image finds by
-/// [`ANCHOR_MAGIC`].
+/// Describes an annotated heap; a search of a memory image finds it by [`ANCHOR_MAGIC`].
 ///
 /// ```text
 ///    0 magic, 16 bytes        32 parameter 64                          56 stack table's address 64
@@ -114,7 +112,7 @@ impl fmt::Display for AnchorError {
 impl core::error::Error for AnchorError {}
 
 impl Anchor {
-    /// The bytes that stand at [`own_address`](Self::own_address).
+    /// Returns the bytes that stand at [`own_address`](Self::own_address).
     #[must_use]
     pub fn to_bytes(&self, order: ByteOrder) -> [u8; ANCHOR_BYTES] {
         let mut bytes = [0; ANCHOR_BYTES];
@@ -142,8 +140,8 @@ impl Anchor {
         bytes
     }
 
-    /// What the anchor at the start of `bytes` says. Whether it lies where it says, the caller
-    /// compares.
+    /// Returns what the anchor at the start of `bytes` says. Whether it lies where it says, the
+    /// caller compares.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ impl ByteOrder {
     /// The order of the machine this code runs on.
     pub const NATIVE: Self = if cfg!(target_endian = "big") { Self::BigEndian } else { Self::LittleEndian };
 
-    /// The number that these bytes are.
+    /// Returns the number that these bytes are.
     #[inline]
     #[must_use]
     pub const fn u32(self, bytes: [u8; 4]) -> u32 {
@@ -23,7 +23,7 @@ impl ByteOrder {
         }
     }
 
-    /// The number that these bytes are.
+    /// Returns the number that these bytes are.
     #[inline]
     #[must_use]
     pub const fn u64(self, bytes: [u8; 8]) -> u64 {
@@ -33,7 +33,7 @@ impl ByteOrder {
         }
     }
 
-    /// The bytes of this number.
+    /// Returns the bytes of this number.
     #[inline]
     #[must_use]
     pub const fn u32_bytes(self, value: u32) -> [u8; 4] {
@@ -43,7 +43,7 @@ impl ByteOrder {
         }
     }
 
-    /// The bytes of this number.
+    /// Returns the bytes of this number.
     #[inline]
     #[must_use]
     pub const fn u64_bytes(self, value: u64) -> [u8; 8] {
@@ -53,12 +53,12 @@ impl ByteOrder {
         }
     }
 
-    /// The number at `offset` of `bytes`, if it is all there.
+    /// Returns the number at `offset` of `bytes`, if it is all there.
     pub(super) fn u32_at(self, bytes: &[u8], offset: usize) -> Option<u32> {
         bytes.get(offset..)?.first_chunk().map(|field| self.u32(*field))
     }
 
-    /// The number at `offset` of `bytes`, if it is all there.
+    /// Returns the number at `offset` of `bytes`, if it is all there.
     pub(super) fn u64_at(self, bytes: &[u8], offset: usize) -> Option<u64> {
         bytes.get(offset..)?.first_chunk().map(|field| self.u64(*field))
     }

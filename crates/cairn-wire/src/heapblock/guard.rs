@@ -1,4 +1,4 @@
-//! The pattern behind a block's data: who writes past the end changes it.
+//! The pattern after a block's data: a write past the end changes it.
 //!
 //! It fills the bytes from the end of the user's data to the next multiple of 8 from the user
 //! address, at least one. The byte at a distance d from the user address is `PATTERN[d % 8]`. All
@@ -20,21 +20,20 @@
 /// See the module documentation.
 pub const PATTERN: [u8; 8] = [0xc5, 0x9a, 0xe9, 0xb6, 0xd3, 0x8d, 0xf1, 0xac];
 
-/// How many bytes of guard stand behind so many of the user's: 1 to 8.
+/// Returns the number of guard bytes after `size_bytes` of user data: 1 to 8.
 #[inline]
 #[must_use]
 pub const fn bytes_behind(size_bytes: u64) -> usize {
     8 - (size_bytes & 7) as usize
 }
 
-/// The guard's bytes.
+/// Returns the guard's bytes.
 pub fn pattern(size_bytes: u64) -> impl Iterator<Item = u8> + Clone {
     PATTERN.into_iter().skip((size_bytes & 7) as usize)
 }
 
-/// How far the guard that was found behind so many bytes is overwritten: 0 when it is whole, else
-/// the number of its bytes up to the last wrong one. A guard that was not read whole is judged by
-/// what there is.
+/// Returns the number of overwritten guard bytes, up to the last wrong one; 0 if the guard is
+/// intact. A guard that was not read whole is judged by what there is.
 #[must_use]
 pub fn damaged_bytes(size_bytes: u64, found: &[u8]) -> usize {
     let wrong =

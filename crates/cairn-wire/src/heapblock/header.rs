@@ -25,7 +25,7 @@ const KIND_SHIFT: u32 = 6;
 const SIZE_SHIFT: u32 = 8;
 const MAGIC_SHIFT: u32 = 16;
 
-/// What word 2 of a header is.
+/// Kinds of word 2 of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum StackKind {
@@ -70,7 +70,7 @@ impl StackReference {
         }
     }
 
-    /// Bytes of the stack in front of the header: 0 unless it is inline.
+    /// Returns bytes of the stack in front of the header: 0 unless it is inline.
     #[must_use]
     pub const fn inline_bytes(self) -> u64 {
         match self {
@@ -100,14 +100,14 @@ impl StackReference {
 
 /// Whether a block is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum State {
+pub enum BlockState {
     /// Allocated and not freed.
     Live,
     /// Freed, and its header not overwritten since.
     Freed,
 }
 
-/// What a header says.
+/// Content of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Header {
     size_bytes: u64,
@@ -122,10 +122,10 @@ pub struct Header {
 pub enum HeaderError {
     /// The magic is neither of the two.
     NoMagic,
-    /// The magic is there and the check does not agree: chance, a copy from elsewhere, or a header
-    /// that was overwritten.
+    /// The magic is there, but the check does not agree. Causes are chance, a copy from elsewhere,
+    /// or a header that was overwritten.
     WrongCheck,
-    /// Magic and check agree, and a bit is set that stands for nothing.
+    /// Magic and check agree, and a bit is set that has no meaning.
     UnknownBits,
 }
 
@@ -142,8 +142,9 @@ impl fmt::Display for HeaderError {
 impl core::error::Error for HeaderError {}
 
 impl Header {
-    /// A header for a block of `size_bytes` whose user address is a multiple of 2^`alignment_log2`.
-    /// Sizes above [`SIZE_LIMIT`] are stated as that. `None` for an alignment above 2 GiB.
+    /// Creates a header for a block of `size_bytes` whose user address is a multiple of
+    /// 2^`alignment_log2`. Sizes above [`SIZE_LIMIT`] are stated as that. `None` for an alignment
+    /// above 2 GiB.
     #[inline]
     #[must_use]
     pub const fn new(
@@ -159,39 +160,39 @@ impl Header {
         Some(Self { size_bytes, stack, alignment_log2: alignment_log2 as u8, is_guarded })
     }
 
-    /// How many bytes the program asked for; [`SIZE_LIMIT`] stands for so many and more.
+    /// Returns the requested size in bytes; [`SIZE_LIMIT`] represents that size and more.
     #[inline]
     #[must_use]
     pub const fn size_bytes(self) -> u64 {
         self.size_bytes
     }
 
-    /// Who asked for them.
+    /// Returns the stack that requested the block.
     #[inline]
     #[must_use]
     pub const fn stack(self) -> StackReference {
         self.stack
     }
 
-    /// The logarithm, to base 2, of the alignment that the user address keeps and the prefix is a
-    /// multiple of.
+    /// Returns the logarithm, to base 2, of the alignment of the user address. The prefix is a
+    /// multiple of that alignment.
     #[inline]
     #[must_use]
     pub const fn alignment_log2(self) -> u32 {
         self.alignment_log2 as u32
     }
 
-    /// Whether a [guard](super::guard) stands behind the user's data.
+    /// Returns whether a [guard](super::guard) follows the user's data.
     #[inline]
     #[must_use]
     pub const fn is_guarded(self) -> bool {
         self.is_guarded
     }
 
-    /// Bytes from the underlying allocation to the user's data: header, inline stack and pad. An
-    /// allocator that aligns by itself may have more, and keeps the address of the underlying
-    /// allocation in the word below header and inline stack; so do all of cairn's for blocks of a
-    /// larger alignment than the allocator's own.
+    /// Returns bytes from the underlying allocation to the user's data: header, inline stack and
+    /// pad. An allocator that aligns by itself may have more, and keeps the address of the
+    /// underlying allocation in the word below header and inline stack; so do all of cairn's for
+    /// blocks of a larger alignment than the allocator's own.
     #[inline]
     #[must_use]
     pub const fn prefix_bytes(self) -> u64 {
@@ -201,14 +202,14 @@ impl Header {
         (own_bytes + mask) & !mask
     }
 
-    /// Bytes of the guard behind the user's data: 0 when there is none.
+    /// Returns bytes of the guard after the user's data: 0 without a guard.
     #[inline]
     #[must_use]
     pub const fn guard_bytes(self) -> u64 {
         if self.is_guarded { super::guard::bytes_behind(self.size_bytes) as u64 } else { 0 }
     }
 
-    /// The four words of a live block's header, lowest address first.
+    /// Returns the four words of a live block's header, lowest address first.
     #[inline]
     #[must_use]
     pub const fn to_words(self, user_address: u64) -> [u32; 4] {
@@ -222,13 +223,13 @@ impl Header {
         [check(size, stack, rest).wrapping_add(address_part(user_address)), size, stack, rest]
     }
 
-    /// What these words, in front of `user_address`, say.
+    /// Returns what these words, in front of `user_address`, say.
     ///
     /// # Errors
     ///
     /// [`HeaderError`] when they are no header of that place.
     #[inline]
-    pub const fn from_words(words: [u32; 4], user_address: u64) -> Result<(Self, State), HeaderError> {
+    pub const fn from_words(words: [u32; 4], user_address: u64) -> Result<(Self, BlockState), HeaderError> {
         let state = match Self::magic_of(words[3]) {
             Some(state) => state,
             None => return Err(HeaderError::NoMagic),
@@ -250,14 +251,14 @@ impl Header {
         Ok((header, state))
     }
 
-    /// The state that word 3 of a header stands for; `None` when it has no magic. The first and
-    /// cheapest question of a search.
+    /// Returns the state that word 3 of a header represents; `None` when it has no magic. The first
+    /// and cheapest question of a search.
     #[inline]
     #[must_use]
-    pub const fn magic_of(word_3: u32) -> Option<State> {
+    pub const fn magic_of(word_3: u32) -> Option<BlockState> {
         match (word_3 >> MAGIC_SHIFT) as u16 {
-            LIVE_MAGIC => Some(State::Live),
-            FREED_MAGIC => Some(State::Freed),
+            LIVE_MAGIC => Some(BlockState::Live),
+            FREED_MAGIC => Some(BlockState::Freed),
             _ => None,
         }
     }
@@ -269,7 +270,7 @@ impl Header {
         (FREED_MAGIC as u32) << MAGIC_SHIFT | word_3 & 0xffff
     }
 
-    /// The header's bytes, lowest address first.
+    /// Returns the header's bytes, lowest address first.
     #[must_use]
     pub fn to_bytes(self, user_address: u64, order: ByteOrder) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -279,7 +280,7 @@ impl Header {
         bytes
     }
 
-    /// What these bytes, in front of `user_address`, say.
+    /// Returns what these bytes, in front of `user_address`, say.
     ///
     /// # Errors
     ///
@@ -289,11 +290,11 @@ impl Header {
         bytes: [u8; HEADER_BYTES],
         user_address: u64,
         order: ByteOrder,
-    ) -> Result<(Self, State), HeaderError> {
+    ) -> Result<(Self, BlockState), HeaderError> {
         Self::from_words(words(bytes, order), user_address)
     }
 
-    /// Bits 2 to 33 of the user address that these bytes were made for, as they stand: the two
+    /// Returns bits 2 to 33 of the user address that these bytes were made for, in place. The two
     /// lowest bits and all above are zero. Nothing else is checked than the magic; random bytes
     /// imply a random address.
     ///
@@ -315,7 +316,7 @@ impl Header {
         }
     }
 
-    /// The address part that makes the check right.
+    /// Returns the address part that makes the check right.
     #[inline]
     const fn implied(words: [u32; 4]) -> u32 {
         let [stated, size, stack, rest] = words;
@@ -324,8 +325,8 @@ impl Header {
     }
 }
 
-/// What an address adds to the check. The lowest two bits are zero everywhere; 32 further ones tell
-/// places apart that are up to 16 GiB away from each other.
+/// Returns what an address adds to the check. The lowest two bits are zero everywhere; 32 further
+/// ones tell places apart that are up to 16 GiB away from each other.
 #[inline]
 const fn address_part(user_address: u64) -> u32 {
     (user_address >> 2) as u32

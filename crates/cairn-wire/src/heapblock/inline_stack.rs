@@ -12,27 +12,27 @@
 //! let stack = [0x0800_1235, 0x0800_0f43].map(|address| Frame::ReturnAddress(AbsoluteAddress::new(address)));
 //! let mut buffer = [0; 64];
 //! let mut sink = SliceSink::new(&mut buffer);
-//! cbf::encode(stack, WordSize::Bits32, cbf::Dialect::Strict, &mut sink)?;
+//! cbf::encode(stack, WordSize::Bits32, cbf::CbfDialect::Strict, &mut sink)?;
 //! let bytes = sink.written();
 //!
 //! let reference = inline_stack::reference(bytes).unwrap();
 //! let header = Header::new(52, reference, 3, false).unwrap();
 //! assert_eq!(header.prefix_bytes(), (16 + bytes.len() as u64).next_multiple_of(8));
 //! assert!(inline_stack::is_intact(reference, bytes));
-//! # Ok::<(), cbf::EncodeError>(())
+//! # Ok::<(), cbf::CbfEncodeError>(())
 //! ```
 
 use super::StackReference;
 
-/// The reference to a stack of these bytes; `None` when they are more than 65,535.
+/// Returns the reference to a stack of these bytes; `None` when they are more than 65,535.
 #[must_use]
 pub fn reference(bytes: &[u8]) -> Option<StackReference> {
     let length_bytes = u16::try_from(bytes.len()).ok()?;
     Some(StackReference::Inline { length_bytes, check: check(bytes) })
 }
 
-/// Whether these are the bytes that the reference was made of. False for a reference of another
-/// kind.
+/// Returns whether these are the bytes that the reference was made of. False for a reference of
+/// another kind.
 #[must_use]
 pub fn is_intact(reference: StackReference, bytes: &[u8]) -> bool {
     self::reference(bytes) == Some(reference)

@@ -49,7 +49,7 @@ pub const MAX_SEGMENTS: u32 = 1 << 16;
 
 const VERSION: u32 = 1;
 
-/// The first part of a table, behind which the addresses of the segments stand.
+/// The first part of a table, after which the addresses of the segments stand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Head {
     /// The logarithm, to base 2, of how many entries a segment has; at most 28.
@@ -60,7 +60,7 @@ pub struct Head {
     pub segment_count: u32,
 }
 
-/// What the frame of an entry is.
+/// Kinds of an entry's frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum FrameKind {
@@ -79,7 +79,7 @@ pub struct Entry {
     pub address: u64,
     /// The number of the caller's stack; 0 for none.
     pub parent: u32,
-    /// What the address is.
+    /// Kind of the address.
     pub kind: FrameKind,
 }
 
@@ -119,7 +119,7 @@ impl fmt::Display for TableError {
 impl core::error::Error for TableError {}
 
 impl Head {
-    /// The bytes in front of the addresses of the segments.
+    /// Returns the bytes in front of the addresses of the segments.
     #[must_use]
     pub fn to_bytes(&self, order: ByteOrder) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
@@ -132,7 +132,7 @@ impl Head {
         bytes
     }
 
-    /// What the head at the start of `bytes` says.
+    /// Returns what the head at the start of `bytes` says.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Head {
 }
 
 impl Entry {
-    /// The entry's bytes.
+    /// Returns the entry's bytes.
     #[must_use]
     pub fn to_bytes(&self, order: ByteOrder) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
@@ -181,8 +181,8 @@ impl Entry {
         bytes
     }
 
-    /// What the entry of stack `number` says. A walk from parent to parent ends, because parents
-    /// are smaller.
+    /// Returns what the entry of stack `number` says. A walk from parent to parent ends, because
+    /// parents are smaller.
     ///
     /// # Errors
     ///

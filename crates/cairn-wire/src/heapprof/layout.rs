@@ -2,8 +2,7 @@
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 
-/// The most callers a block can have and still be found: searches take 99 words and more between
-/// the magics for chance.
+/// Maximum callers of a block that can be found; 97, because 99 words between magics are chance.
 pub const MAX_CALLERS: usize = 97;
 
 const START_MAGIC: u64 = 0x5061_6548;
@@ -15,7 +14,7 @@ const _: () = assert!(END_MAGIC as u32 == u32::from_le_bytes(*b"ProF"));
 
 /// Word size and byte order of the machine whose memory it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Layout {
+pub enum HeapprofLayout {
     /// 32-bit words, least significant byte first.
     LittleEndian32,
     /// 64-bit words, least significant byte first.
@@ -26,12 +25,12 @@ pub enum Layout {
     BigEndian64,
 }
 
-impl Layout {
+impl HeapprofLayout {
     /// All four, for trying each.
     pub const ALL: [Self; 4] =
         [Self::LittleEndian64, Self::LittleEndian32, Self::BigEndian64, Self::BigEndian32];
 
-    /// The width of a word.
+    /// Returns the width of a word.
     #[must_use]
     pub const fn word_size(self) -> WordSize {
         match self {
@@ -40,18 +39,19 @@ impl Layout {
         }
     }
 
-    /// Bytes of a word: 4 or 8.
+    /// Returns bytes of a word: 4 or 8.
     #[must_use]
     pub const fn word_bytes(self) -> usize {
         self.word_size().bytes()
     }
 
-    /// How far the user's data is from the start magic of a block with so many callers.
+    /// Returns the distance of the user's data from the start magic of a block with `callers`
+    /// callers.
     ///
     /// ```
-    /// use cairn_wire::heapprof::Layout;
-    /// assert_eq!(Layout::LittleEndian64.user_offset(16), 152);
-    /// assert_eq!(Layout::LittleEndian32.user_offset(16), 80); // 19 words and 4 bytes of padding
+    /// use cairn_wire::heapprof::HeapprofLayout;
+    /// assert_eq!(HeapprofLayout::LittleEndian64.user_offset(16), 152);
+    /// assert_eq!(HeapprofLayout::LittleEndian32.user_offset(16), 80); // 19 words and 4 bytes of padding
     /// ```
     #[must_use]
     pub const fn user_offset(self, caller_count: usize) -> u64 {
@@ -62,7 +62,7 @@ impl Layout {
         }
     }
 
-    /// The same words as a little-endian machine has them.
+    /// Returns the same words as a little-endian machine has them.
     pub(super) const fn little_endian(self) -> Self {
         match self.word_size() {
             WordSize::Bits64 => Self::LittleEndian64,
@@ -70,17 +70,18 @@ impl Layout {
         }
     }
 
-    /// The start magic as a word in memory: the first [`word_bytes`](Self::word_bytes) of these.
+    /// Returns the start magic as a word in memory: the first [`word_bytes`](Self::word_bytes) of
+    /// these.
     pub(super) const fn start_word(self) -> [u8; 8] {
         self.word(START_MAGIC)
     }
 
-    /// The end magic as a word in memory, like [`start_word`](Self::start_word).
+    /// Returns the end magic as a word in memory, like [`start_word`](Self::start_word).
     pub(super) const fn end_word(self) -> [u8; 8] {
         self.word(END_MAGIC)
     }
 
-    /// A number as it stands in memory: the first [`word_bytes`](Self::word_bytes) of these.
+    /// Returns a number as it is in memory: the first [`word_bytes`](Self::word_bytes) of these.
     pub(super) const fn word(self, value: u64) -> [u8; 8] {
         match self {
             Self::LittleEndian32 | Self::LittleEndian64 => value.to_le_bytes(),
@@ -89,7 +90,7 @@ impl Layout {
         }
     }
 
-    /// The first word of `bytes` and the bytes behind it.
+    /// Returns the first word of `bytes` and the bytes after it.
     pub(super) fn split_word(self, bytes: &[u8]) -> Option<(u64, &[u8])> {
         match self {
             Self::LittleEndian32 => {
@@ -114,12 +115,12 @@ pub struct Block<'a> {
     /// Whole words: the size and the callers.
     words: &'a [u8],
     offset: u64,
-    layout: Layout,
+    layout: HeapprofLayout,
 }
 
 impl<'a> Block<'a> {
-    /// A block whose magics stand around `words`, which are at least one and whole.
-    pub(super) const fn new(layout: Layout, offset: u64, words: &'a [u8]) -> Self {
+    /// Creates a block whose magics stand around `words`, which are at least one and whole.
+    pub(super) const fn new(layout: HeapprofLayout, offset: u64, words: &'a [u8]) -> Self {
         Self { words, offset, layout }
     }
 
@@ -135,32 +136,32 @@ impl<'a> Block<'a> {
         self.offset.saturating_add(self.layout.user_offset(self.caller_count()))
     }
 
-    /// How many bytes the program asked for, as the block says.
+    /// Returns how many bytes the program asked for, as the block says.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.layout.split_word(self.words).map_or(0, |(size, _)| size)
     }
 
-    /// How many callers the block has room for, 0 to [`MAX_CALLERS`].
+    /// Returns how many callers the block has room for, 0 to [`MAX_CALLERS`].
     #[must_use]
     pub const fn caller_count(&self) -> usize {
         (self.words.len() / self.layout.word_bytes()).saturating_sub(1)
     }
 
-    /// All callers as they stand, innermost first, with the zeros or the garbage behind the real
+    /// Returns all callers as stored, innermost first, with the zeros or garbage after the real
     /// ones.
     #[must_use]
     pub fn callers(&self) -> Callers<'a> {
         Callers { words: self.words.get(self.layout.word_bytes()..).unwrap_or_default(), layout: self.layout }
     }
 
-    /// The callers that are not zero, as frames.
+    /// Returns the callers that are not zero, as frames.
     ///
     /// ```
     /// use cairn_format::{AbsoluteAddress, Frame};
-    /// use cairn_wire::heapprof::{Layout, Search};
+    /// use cairn_wire::heapprof::{HeapprofLayout, Search};
     /// let memory = b"HeaP\x10\0\0\0\x00\x80\x04\x08\0\0\0\0ProF";
-    /// let block = Search::robust(Layout::LittleEndian32).blocks(memory).next().unwrap();
+    /// let block = Search::robust(HeapprofLayout::LittleEndian32).blocks(memory).next().unwrap();
     /// assert!(block.frames().eq([Frame::ReturnAddress(AbsoluteAddress::new(0x0804_8000))]));
     /// ```
     pub fn frames(&self) -> impl Iterator<Item = Frame> + use<'a> {
@@ -172,7 +173,7 @@ impl<'a> Block<'a> {
 #[derive(Clone, Debug)]
 pub struct Callers<'a> {
     words: &'a [u8],
-    layout: Layout,
+    layout: HeapprofLayout,
 }
 
 impl Iterator for Callers<'_> {

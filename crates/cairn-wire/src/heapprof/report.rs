@@ -11,8 +11,8 @@ use core::fmt;
 
 use cairn_format::AbsoluteAddress;
 
-/// What part of `total` bytes a cluster of `sum` bytes is, in whole percent, rounded down. `None`
-/// when `total` is zero, where the reference stops with a division error.
+/// Returns what part of `total` bytes a cluster of `sum` bytes is, in whole percent, rounded down.
+/// `None` when `total` is zero, where the reference stops with a division error.
 ///
 /// Computed in double precision like the reference's, so that the same numbers come out for garbage
 /// sizes too.
@@ -27,11 +27,11 @@ pub fn percent(sum: u128, total: u128) -> Option<u64> {
     (total != 0).then(|| (100.0 * sum as f64 / total as f64) as u64)
 }
 
-/// Writes one cluster the way the reference's report does: a line `<percent>% <sum> [<sizes>]`,
-/// then a line `  0x<address> <symbol>` for each caller that is not zero.
+/// Writes one cluster as the reference's report does. A line `<percent>% <sum> [<sizes>]` comes
+/// first, then a line `  0x<address> <symbol>` for each caller that is not zero.
 ///
-/// Sizes are given in the order of the dump. `symbol` writes the text for an address. Of sizes from
-/// 2^63 the reference (Python 2) shows a trailing `L`, and so does this.
+/// Sizes are given in the order of the dump. `symbol` writes the text for an address. Sizes from
+/// 2^63 on get a trailing `L`, as in the reference (Python 2).
 ///
 /// # Errors
 ///

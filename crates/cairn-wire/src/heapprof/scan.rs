@@ -1,14 +1,14 @@
 //! Finds magics in large memory, fast, without `unsafe`: the part of a search where the time goes.
 //!
 //! Memory is nearly free of magics, so it is looked at 64 bytes at a time with one question:
-//! *could* one be here? The loops behind that question have a fixed length and no branch, which is
+//! *could* one be here? The loops after that question have a fixed length and no branch, which is
 //! what compilers turn into vector instructions (checked for SSE2 and NEON). Only a chunk that
 //! answers yes is looked at place by place.
 
 /// Bytes asked about at once: one cache line.
 const CHUNK: usize = 64;
 
-/// The first place at or after `from` where one of the needles stands. Places are `from`,
+/// Returns the first place at or after `from` with one of the needles. Places are `from`,
 /// `from + step`, …; a step is 1 or a multiple of 4.
 pub(super) fn find<const N: usize>(
     memory: &[u8],
@@ -40,7 +40,7 @@ fn find_in_words<const N: usize>(memory: &[u8], step: usize, needles: &[[u8; 4];
     place_in(memory.get(skipped..)?).map(|place| skipped + place)
 }
 
-/// Whether one of the needles is among the 16 aligned lanes of the chunk.
+/// Returns whether one of the needles is among the 16 aligned lanes of the chunk.
 #[inline]
 fn any_lane<const N: usize>(chunk: &[u8; CHUNK], needles: &[u32; N]) -> bool {
     let mut hit = false;
@@ -60,7 +60,7 @@ fn find_anywhere<const N: usize>(memory: &[u8], needles: &[[u8; 4]; N]) -> Optio
     };
     let mut skipped = 0;
     // A needle may start in the last bytes of a chunk, so each chunk comes with the three bytes
-    // behind it.
+    // after it.
     let shifted = memory.get(3..)?;
     for (first, last) in memory.chunks_exact(CHUNK).zip(shifted.chunks_exact(CHUNK)) {
         let (Some(first_bytes), Some(last_bytes)) = (first.first_chunk(), last.first_chunk()) else { break };
@@ -74,8 +74,8 @@ fn find_anywhere<const N: usize>(memory: &[u8], needles: &[[u8; 4]; N]) -> Optio
     place_in(memory.get(skipped..)?).map(|place| skipped + place)
 }
 
-/// Whether the first and the last byte of a needle stand at the same index of the chunk and of the
-/// chunk three bytes on. Two of the four bytes are enough to be rare, and half the work.
+/// Returns whether a needle's first and last byte are in the chunk and the chunk three bytes later.
+/// Both must be at the same index. Two of the four bytes are enough to be rare, and half the work.
 #[inline]
 fn any_ends<const N: usize>(chunk: &[u8; CHUNK], shifted: &[u8; CHUNK], needles: &[[u8; 4]; N]) -> bool {
     let mut hit = false;
@@ -96,7 +96,7 @@ mod tests {
     const NEEDLES: [[u8; 4]; 2] = [*b"HeaP", *b"ProF"];
 
     #[test]
-    fn a_needle_is_found_wherever_it_stands() {
+    fn scan_finds_a_needle_at_every_position() {
         for size in [0, 3, 4, 63, 64, 67, 68, 130, 200] {
             for step in [1, 4, 8] {
                 for from in [0, 1, 5] {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_several_is_found_and_overlapping_ones_too() {
+    fn scan_finds_the_first_and_overlapping_needles() {
         let memory = b"..HeaProF....ProF";
         assert_eq!(find(memory, 0, 1, &NEEDLES), Some(2));
         assert_eq!(find(memory, 3, 1, &NEEDLES), Some(5));

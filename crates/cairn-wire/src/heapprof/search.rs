@@ -18,18 +18,18 @@
 use core::fmt;
 
 use super::{
-    layout::{Block, Layout, MAX_CALLERS},
+    layout::{Block, HeapprofLayout, MAX_CALLERS},
     scan,
 };
 
-/// A window must repeat at most so many bytes of the one before it: 100 words of 64 bits.
+/// A window must repeat at most that many bytes of the one before it: 100 words of 64 bits.
 pub const MAX_OVERLAP_BYTES: usize = 100 * 8;
 
-/// From a start magic to its end magic there are at most so many words: the start itself, the size
-/// and the callers.
+/// Maximum distance of a start magic from its end magic, in words: the start, the size, the
+/// callers.
 const MAX_DISTANCE_WORDS: usize = MAX_CALLERS + 2;
 
-/// Where a search looks for magic words.
+/// Where a search searches for magic words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Alignment {
     /// At multiples of the word size from the start of the dump. Where memory was dumped as it was
@@ -40,10 +40,10 @@ pub enum Alignment {
     Byte,
 }
 
-/// What to search for, and how.
+/// Settings of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Search {
-    layout: Layout,
+    layout: HeapprofLayout,
     rule: Rule,
 }
 
@@ -54,33 +54,32 @@ enum Rule {
 }
 
 impl Search {
-    /// Finds whole magic words in the byte order and the alignment they must have, and takes for
-    /// each end word the *nearest* start word before it, so that neither stray text nor one damaged
-    /// block hides another.
+    /// Finds aligned magic words, and pairs each end word with the *nearest* start word before it.
+    /// Neither stray text nor one damaged block then hides another.
     #[must_use]
-    pub const fn robust(layout: Layout) -> Self {
+    pub const fn robust(layout: HeapprofLayout) -> Self {
         Self { layout, rule: Rule::Robust(Alignment::Word) }
     }
 
-    /// Finds what the reference's search finds, in the same order, faults included, except that a
-    /// start magic directly in front of an end magic is passed over, where the reference stops with
-    /// an error. Like the reference it knows little-endian memory only and looks at every byte, so
-    /// it takes just the word size from `layout`.
+    /// Finds the same blocks as the reference's search, in the same order, faults included. Only a
+    /// start magic directly in front of an end magic is skipped; the reference stops there with an
+    /// error. Like the reference it knows little-endian memory only and reads every byte, so it
+    /// takes just the word size from `layout`.
     ///
     /// ```
-    /// use cairn_wire::heapprof::{Layout, Search};
+    /// use cairn_wire::heapprof::{HeapprofLayout, Search};
     /// // A stray start magic: the reference loses the block behind it.
     /// let memory = b"HeaP....HeaP\x10\0\0\0ProF";
     /// let found = |search: Search| search.blocks(memory).next().map(|block| (block.offset(), block.caller_count()));
-    /// assert_eq!(found(Search::compat(Layout::LittleEndian32)), Some((0, 2)));
-    /// assert_eq!(found(Search::robust(Layout::LittleEndian32)), Some((8, 0)));
+    /// assert_eq!(found(Search::compat(HeapprofLayout::LittleEndian32)), Some((0, 2)));
+    /// assert_eq!(found(Search::robust(HeapprofLayout::LittleEndian32)), Some((8, 0)));
     /// ```
     #[must_use]
-    pub const fn compat(layout: Layout) -> Self {
+    pub const fn compat(layout: HeapprofLayout) -> Self {
         Self { layout: layout.little_endian(), rule: Rule::Compat }
     }
 
-    /// Looks at these places only. The reference's search looks at every byte whatever is said
+    /// Searches these places only. The reference's search reads every byte whatever is said
     /// here.
     #[must_use]
     pub const fn alignment(self, alignment: Alignment) -> Self {
@@ -96,7 +95,7 @@ impl Search {
         Blocks { searcher: self.searcher(), memory }
     }
 
-    /// A search that is fed windows of a dump.
+    /// Returns a search that is fed windows of a dump.
     #[must_use]
     pub const fn searcher(self) -> Searcher {
         Searcher {
@@ -106,15 +105,15 @@ impl Search {
             block_end: 0,
             next_end: None,
             end_free_until: 0,
-            findings: Findings { adjacent_magics: 0, first_adjacent_magics: None },
+            findings: SearchFindings { adjacent_magics: 0, first_adjacent_magics: None },
         }
     }
 }
 
-/// What a search saw that is neither a block nor nothing.
+/// Anomalies that a search met.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Findings {
-    /// How often an end magic directly followed a start magic, with no room for a size.
+pub struct SearchFindings {
+    /// How many times an end magic directly followed a start magic, with no room for a size.
     pub adjacent_magics: u64,
     /// Where that was first: bytes from the start of the dump to the start magic.
     pub first_adjacent_magics: Option<u64>,
@@ -128,9 +127,9 @@ pub struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// What was seen so far that is neither a block nor nothing.
+    /// Returns what was seen so far that is neither a block nor nothing.
     #[must_use]
-    pub const fn findings(&self) -> Findings {
+    pub const fn findings(&self) -> SearchFindings {
         self.searcher.findings
     }
 }
@@ -148,9 +147,9 @@ impl core::iter::FusedIterator for Blocks<'_> {}
 /// A search that is fed windows of a dump, one after the other.
 ///
 /// ```
-/// use cairn_wire::heapprof::{Layout, Search};
+/// use cairn_wire::heapprof::{HeapprofLayout, Search};
 /// let dump = b"....HeaP\x10\0\0\0\x00\x80\x04\x08ProF....";
-/// let mut searcher = Search::robust(Layout::LittleEndian32).searcher();
+/// let mut searcher = Search::robust(HeapprofLayout::LittleEndian32).searcher();
 /// let mut found = Vec::new();
 /// for (window, last) in [(0..14, false), (4..24, true)] {
 ///     assert!(window.start as u64 <= searcher.needed_from());
@@ -166,20 +165,20 @@ pub struct Searcher {
     search: Search,
     /// The next place to look at.
     position: u64,
-    /// Robust: the nearest start word behind the last block.
+    /// Robust: the nearest start word after the last block.
     pending_start: Option<u64>,
     /// Robust: where the end word of the last block ends.
     block_end: u64,
-    /// Compat: the first end magic at or behind the last start that was looked at.
+    /// Compat: the first end magic at or after the last start that was examined.
     next_end: Option<u64>,
-    /// Compat: if `next_end` lies behind us, no end magic starts between there and here.
+    /// Compat: if `next_end` lies after us, no end magic starts between there and here.
     end_free_until: u64,
-    findings: Findings,
+    findings: SearchFindings,
 }
 
 impl Searcher {
-    /// The next block in `window`, whose first byte is `window_offset` bytes from the start of the
-    /// dump; `None` when the window has no further one that can be told without the bytes behind
+    /// Returns the next block in `window`, which begins `window_offset` bytes into the dump.
+    /// Returns `None` if the window has no further block that is certain without the bytes after
     /// it. `last` says that no bytes follow.
     ///
     /// Call it until it returns `None`, then go on with the next window, which must start at or
@@ -188,7 +187,7 @@ impl Searcher {
     ///
     /// # Errors
     ///
-    /// [`WindowGap`] when the window starts behind the first byte still needed. The search has not
+    /// [`WindowGap`] when the window starts after the first byte still needed. The search has not
     /// moved then.
     pub fn next_block<'w>(
         &mut self,
@@ -207,15 +206,15 @@ impl Searcher {
         })
     }
 
-    /// The first byte of the dump that the search still needs to see (again).
+    /// Returns the first byte of the dump that the search still needs to see (again).
     #[must_use]
     pub fn needed_from(&self) -> u64 {
         self.pending_start.map_or(self.position, |start| start.min(self.position))
     }
 
-    /// What was seen so far that is neither a block nor nothing.
+    /// Returns what was seen so far that is neither a block nor nothing.
     #[must_use]
-    pub const fn findings(&self) -> Findings {
+    pub const fn findings(&self) -> SearchFindings {
         self.findings
     }
 
@@ -225,9 +224,9 @@ impl Searcher {
         let step = if alignment == Alignment::Byte { 1 } else { word };
         let (start_word, end_word) = (layout.start_word(), layout.end_word());
         let (start_word, end_word) = (start_word.get(..word)?, end_word.get(..word)?);
-        // The scan looks for the half of a 64-bit magic that is not zero; it comes second in
+        // The scan searches for the half of a 64-bit magic that is not zero; it comes second in
         // big-endian memory.
-        let lead = if layout == Layout::BigEndian64 { 4 } else { 0 };
+        let lead = if layout == HeapprofLayout::BigEndian64 { 4 } else { 0 };
         let needles = [*start_word.get(lead..)?.first_chunk()?, *end_word.get(lead..)?.first_chunk()?];
         let trail = word - 4 - lead;
         let scannable = window.bytes.get(..window.bytes.len().saturating_sub(trail))?;
@@ -255,7 +254,7 @@ impl Searcher {
         }
     }
 
-    /// The block that the end word at `end` closes, if there is one.
+    /// Returns the block that the end word at `end` closes, if there is one.
     fn close_robust<'w>(&mut self, window: &Window<'w>, end: u64) -> Option<Block<'w>> {
         let start = self.pending_start?;
         match self.words_between(start, end)? {
@@ -272,8 +271,8 @@ impl Searcher {
         }
     }
 
-    /// Drops a start that is too far away for any end still to come, so that the window need not
-    /// reach back to it.
+    /// Drops a start that is too far away for any later end. The window then need not reach back to
+    /// it.
     fn forget_distant_start(&mut self) {
         let reach = (MAX_DISTANCE_WORDS * self.search.layout.word_bytes()) as u64;
         self.pending_start = self.pending_start.filter(|&start| self.position - start <= reach);
@@ -290,9 +289,9 @@ impl Searcher {
             let start = window.offset.saturating_add(place as u64);
             self.position = start;
             let end = match self.end_behind(window, start, place) {
-                EndBehind::At(end) => Some(end),
-                EndBehind::OutOfReach => None,
-                EndBehind::NotToldYet => return None,
+                EndAfter::At(end) => Some(end),
+                EndAfter::OutOfReach => None,
+                EndAfter::NotKnownYet => return None,
             };
             self.position = start.saturating_add(word as u64);
             if let Some(end) = end {
@@ -308,35 +307,35 @@ impl Searcher {
         }
     }
 
-    /// The first end magic behind `start`. Looks at no byte twice, however many starts precede one
-    /// end.
-    fn end_behind(&mut self, window: &Window<'_>, start: u64, place: usize) -> EndBehind {
+    /// Returns the first end magic after `start`. Reads no byte twice, however many starts
+    /// precede one end.
+    fn end_behind(&mut self, window: &Window<'_>, start: u64, place: usize) -> EndAfter {
         if let Some(end) = self.next_end.filter(|&end| end >= start) {
-            return EndBehind::At(end);
+            return EndAfter::At(end);
         }
         self.next_end = None;
         let reach = MAX_DISTANCE_WORDS * self.search.layout.word_bytes() + 4;
         let reachable = place.saturating_add(reach).min(window.bytes.len());
         let from = window.index(self.end_free_until.max(start)).unwrap_or(reachable);
-        let Some(bytes) = window.bytes.get(..reachable) else { return EndBehind::OutOfReach };
+        let Some(bytes) = window.bytes.get(..reachable) else { return EndAfter::OutOfReach };
         if let Some(found) = scan::find(bytes, from, 1, &[*b"ProF"]) {
             let end = window.offset.saturating_add(found as u64);
             self.next_end = Some(end);
-            return EndBehind::At(end);
+            return EndAfter::At(end);
         }
         let free_until = window.offset.saturating_add(reachable.saturating_sub(3) as u64);
         self.end_free_until = self.end_free_until.max(free_until);
-        if reachable - place < reach && !window.last { EndBehind::NotToldYet } else { EndBehind::OutOfReach }
+        if reachable - place < reach && !window.last { EndAfter::NotKnownYet } else { EndAfter::OutOfReach }
     }
 
-    /// How many words apart two places are; `None` when that is no whole number.
+    /// Returns how many words apart two places are; `None` when that is no whole number.
     fn words_between(&self, start: u64, end: u64) -> Option<usize> {
         let bytes = usize::try_from(end.checked_sub(start)?).ok()?;
         let word = self.search.layout.word_bytes();
         (bytes % word == 0).then_some(bytes / word)
     }
 
-    /// The block with its magics at these places, which the window holds.
+    /// Returns the block with its magics at these places, which the window holds.
     fn block<'w>(&self, window: &Window<'w>, start: u64, end: u64) -> Option<Block<'w>> {
         let layout = self.search.layout;
         let words = window.bytes.get(window.index(start)?..window.index(end)?)?.get(layout.word_bytes()..)?;
@@ -349,13 +348,13 @@ impl Searcher {
     }
 }
 
-enum EndBehind {
+enum EndAfter {
     /// The first end magic is here, perhaps not a whole number of words away.
     At(u64),
-    /// There is none near enough for a block.
+    /// No end magic is near enough for a block.
     OutOfReach,
     /// The window ends too early to tell.
-    NotToldYet,
+    NotKnownYet,
 }
 
 /// A part of the dump.
@@ -366,13 +365,13 @@ struct Window<'w> {
 }
 
 impl Window<'_> {
-    /// Index in the window of a place in the dump. It may lie behind the window's end.
+    /// Returns the index in the window of a place in the dump. It may lie after the window's end.
     fn index(&self, position: u64) -> Option<usize> {
         usize::try_from(position.checked_sub(self.offset)?).ok()
     }
 
-    /// The first place that a fruitless scan from index `from` could not look at: fewer than
-    /// `width` bytes were left.
+    /// Returns the first place that a scan from `from` could not check, with fewer than `width`
+    /// bytes left.
     fn position_after_scan(&self, from: usize, width: usize, step: usize) -> u64 {
         let first_cut = (self.bytes.len() + 1).saturating_sub(width);
         let steps = first_cut.saturating_sub(from).div_ceil(step);
@@ -380,7 +379,7 @@ impl Window<'_> {
     }
 }
 
-/// The window starts behind bytes that the search still needs; results would differ from those of a
+/// The window starts after bytes that the search still needs. Results would differ from those of a
 /// whole search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowGap {
@@ -402,19 +401,19 @@ impl fmt::Display for WindowGap {
 
 impl core::error::Error for WindowGap {}
 
-/// How many blocks have how many callers: one pass to learn what most have, a second to keep just
-/// those.
+/// Counts blocks by their number of callers. One pass finds the most frequent number, a second
+/// selects the blocks that have it.
 ///
 /// An allocator gives all its blocks the same number of callers, so a block with another number is
 /// mostly a chance find.
 ///
 /// ```
-/// use cairn_wire::heapprof::{CallerCounts, Layout, Search};
+/// use cairn_wire::heapprof::{CallerCounts, HeapprofLayout, Search};
 /// let memory = b"HeaP\x10\0\0\0ProF....HeaP\x20\0\0\0\x00\x80\x04\x08ProFHeaP\x30\0\0\0\x00\x80\x04\x08ProF";
-/// let blocks = Search::robust(Layout::LittleEndian32).blocks(memory);
+/// let blocks = Search::robust(HeapprofLayout::LittleEndian32).blocks(memory);
 /// let counts: CallerCounts = blocks.clone().collect();
-/// let kept: Vec<_> = blocks.filter(|block| counts.is_usual(block)).map(|block| block.size_bytes()).collect();
-/// assert_eq!((counts.most_frequent(), kept), (Some(1), vec![0x20, 0x30]));
+/// let retained: Vec<_> = blocks.filter(|block| counts.is_usual(block)).map(|block| block.size_bytes()).collect();
+/// assert_eq!((counts.most_frequent(), retained), (Some(1), vec![0x20, 0x30]));
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallerCounts {
@@ -435,15 +434,15 @@ impl CallerCounts {
         }
     }
 
-    /// The caller count that most blocks have; the largest of them if there are several, because a
-    /// stray magic in the callers makes a block look shorter. `None` when no block was counted.
+    /// Returns the most frequent caller count, the largest on a tie. A stray magic in the callers
+    /// makes a block appear shorter. `None` when no block was counted.
     #[must_use]
     pub fn most_frequent(&self) -> Option<usize> {
         let (callers, &blocks) = self.blocks.iter().enumerate().max_by_key(|&(_, blocks)| blocks)?;
         (blocks > 0).then_some(callers)
     }
 
-    /// Whether the block has the most frequent caller count.
+    /// Returns whether the block has the most frequent caller count.
     #[must_use]
     pub fn is_usual(&self, block: &Block<'_>) -> bool {
         self.most_frequent() == Some(block.caller_count())

@@ -2,11 +2,11 @@
 
 use super::{
     layout::Block,
-    search::{Findings, MAX_OVERLAP_BYTES, Search, Searcher},
+    search::{MAX_OVERLAP_BYTES, Search, SearchFindings, Searcher},
 };
 
-/// Room for what the search needs again and as much new: one filling is enough to go on in the
-/// caller's chunk.
+/// Size of the buffer: the bytes that the search needs again, and as many new ones. One filling is
+/// enough to go on in the caller's chunk.
 const CARRY_BYTES: usize = 2 * MAX_OVERLAP_BYTES;
 
 /// Searches a dump that arrives in chunks of any size, and finds what a search of the whole would
@@ -15,9 +15,9 @@ const CARRY_BYTES: usize = 2 * MAX_OVERLAP_BYTES;
 /// It keeps 1600 bytes; large chunks are searched where they are.
 ///
 /// ```
-/// use cairn_wire::heapprof::{Layout, Search, StreamSearcher};
+/// use cairn_wire::heapprof::{HeapprofLayout, Search, StreamSearcher};
 /// let dump = b"....HeaP\x10\0\0\0\x00\x80\x04\x08ProF....";
-/// let mut stream = StreamSearcher::new(Search::robust(Layout::LittleEndian32));
+/// let mut stream = StreamSearcher::new(Search::robust(HeapprofLayout::LittleEndian32));
 /// let mut found = Vec::new();
 /// for chunk in dump.chunks(3) {
 ///     stream.push(chunk, |block| found.push((block.offset(), block.size_bytes())));
@@ -35,7 +35,7 @@ pub struct StreamSearcher {
 }
 
 impl StreamSearcher {
-    /// A search at the start of a dump.
+    /// Creates a search at the start of a dump.
     #[must_use]
     pub const fn new(search: Search) -> Self {
         Self { searcher: search.searcher(), carry: [0; CARRY_BYTES], carried: 0, pushed: 0 }
@@ -62,19 +62,19 @@ impl StreamSearcher {
         self.search_chunk(chunk, chunk_offset, &mut on_block);
     }
 
-    /// Ends the dump: blocks that hung on what might have followed are told now.
-    pub fn finish(mut self, mut on_block: impl FnMut(Block<'_>)) -> Findings {
+    /// Ends the dump: blocks that hung on what might have followed are given now.
+    pub fn finish(mut self, mut on_block: impl FnMut(Block<'_>)) -> SearchFindings {
         self.search_carry(true, &mut on_block);
         self.searcher.findings()
     }
 
-    /// What was seen so far that is neither a block nor nothing.
+    /// Returns what was seen so far that is neither a block nor nothing.
     #[must_use]
-    pub const fn findings(&self) -> Findings {
+    pub const fn findings(&self) -> SearchFindings {
         self.searcher.findings()
     }
 
-    /// Searches what is left of a chunk where it stands and keeps its end.
+    /// Searches the rest of a chunk in place and stores its end.
     fn search_chunk(&mut self, chunk: &[u8], chunk_offset: u64, on_block: &mut impl FnMut(Block<'_>)) {
         while let Ok(Some(block)) = self.searcher.next_block(chunk, chunk_offset, false) {
             on_block(block);

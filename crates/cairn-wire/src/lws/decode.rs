@@ -7,20 +7,20 @@ use crate::bits::{BitReader, top_bits};
 use crate::lws::{HISTORY, LENGTH_BYTES, MAX_DEPTH};
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 
-/// What is wrong with a blob, and where.
+/// Reports a fault in a blob and its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DecodeError {
-    /// Bits between the first byte of the blob (of the input, if the blob could not be found in it)
-    /// and the field at fault.
+pub struct LwsError {
+    /// Distance in bits of the fault from the first byte of the blob. It counts from the input if
+    /// the blob could not be found in it.
     pub offset_bits: u64,
-    /// What is wrong there.
-    pub kind: DecodeErrorKind,
+    /// Kind of the fault.
+    pub kind: LwsErrorKind,
 }
 
-/// What is wrong with a blob.
+/// Faults of a blob.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum DecodeErrorKind {
+pub enum LwsErrorKind {
     /// The input is shorter than the two bytes of a length field.
     NoLength,
     /// The length field is 0: the program had no room for the backtrace
@@ -40,8 +40,8 @@ pub enum DecodeErrorKind {
         /// How many addresses back it refers, 1 to 8.
         back: u8,
     },
-    /// An address needs more bits than the word size asked for: the blob comes from a machine with
-    /// wider words.
+    /// An address is wider than the requested word size. The blob comes from a machine with wider
+    /// words.
     WiderThanWord {
         /// Significant bits of the address.
         bits: u32,
@@ -56,31 +56,31 @@ pub enum DecodeErrorKind {
     PaddingNotZero,
 }
 
-impl fmt::Display for DecodeError {
+impl fmt::Display for LwsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            DecodeErrorKind::NoLength => f.write_str("no room for an lws blob's 2-byte length"),
-            DecodeErrorKind::GaveUp => {
+            LwsErrorKind::NoLength => f.write_str("no room for an lws blob's 2-byte length"),
+            LwsErrorKind::GaveUp => {
                 f.write_str("length field is 0: the program had no room for this backtrace")
             }
-            DecodeErrorKind::WrongLength { stated_bytes, actual_bytes } => {
+            LwsErrorKind::WrongLength { stated_bytes, actual_bytes } => {
                 write!(f, "length field says {stated_bytes} bytes, but there are {actual_bytes}")
             }
-            DecodeErrorKind::CutShort => f.write_str("the field is cut short"),
-            DecodeErrorKind::NoSuchBase { back } => {
+            LwsErrorKind::CutShort => f.write_str("the field is cut short"),
+            LwsErrorKind::NoSuchBase { back } => {
                 write!(f, "a distance from {back} addresses back, before the first one")
             }
-            DecodeErrorKind::WiderThanWord { bits } => {
+            LwsErrorKind::WiderThanWord { bits } => {
                 write!(f, "an address of {bits} bits, more than the word size given")
             }
-            DecodeErrorKind::UnusedBytes { count } => write!(f, "{count} unused bytes behind the size"),
-            DecodeErrorKind::PaddingNotZero => f.write_str("padding bits are not 0"),
+            LwsErrorKind::UnusedBytes { count } => write!(f, "{count} unused bytes behind the size"),
+            LwsErrorKind::PaddingNotZero => f.write_str("padding bits are not 0"),
         }?;
         write!(f, " (at bit {})", self.offset_bits)
     }
 }
 
-impl core::error::Error for DecodeError {}
+impl core::error::Error for LwsError {}
 
 /// The bytes of one blob, found but not decoded.
 #[derive(Clone, Copy, Debug)]
@@ -90,37 +90,37 @@ pub struct Blob<'a> {
 }
 
 impl<'a> Blob<'a> {
-    /// The blob that is all of `bytes`.
+    /// Returns the blob that is all of `bytes`.
     ///
     /// # Errors
     ///
-    /// [`DecodeErrorKind::NoLength`], [`DecodeErrorKind::GaveUp`] or
-    /// [`DecodeErrorKind::WrongLength`].
-    pub fn whole(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+    /// [`LwsErrorKind::NoLength`], [`LwsErrorKind::GaveUp`] or
+    /// [`LwsErrorKind::WrongLength`].
+    pub fn whole(bytes: &'a [u8]) -> Result<Self, LwsError> {
         let (before, stated_bytes) = split_length(bytes)?;
-        let error = |kind| DecodeError { offset_bits: bits_in(before), kind };
+        let error = |kind| LwsError { offset_bits: bits_in(before), kind };
         if stated_bytes == 0 && before.is_empty() {
-            return Err(error(DecodeErrorKind::GaveUp));
+            return Err(error(LwsErrorKind::GaveUp));
         }
         if usize::from(stated_bytes) != bytes.len() {
-            return Err(error(DecodeErrorKind::WrongLength { stated_bytes, actual_bytes: bytes.len() }));
+            return Err(error(LwsErrorKind::WrongLength { stated_bytes, actual_bytes: bytes.len() }));
         }
         Ok(Self { body: before })
     }
 
-    /// The blob that ends where `memory` ends; its length field tells where it begins.
+    /// Returns the blob that ends where `memory` ends; its length field states the start.
     ///
     /// # Errors
     ///
-    /// As for [`whole`](Self::whole); here [`DecodeErrorKind::WrongLength`] says that the blob
+    /// As for [`whole`](Self::whole); here [`LwsErrorKind::WrongLength`] says that the blob
     /// would begin before `memory`, or be shorter than its own length field.
-    pub fn at_end_of(memory: &'a [u8]) -> Result<Self, DecodeError> {
+    pub fn at_end_of(memory: &'a [u8]) -> Result<Self, LwsError> {
         let (before, stated_bytes) = split_length(memory)?;
-        let error = |kind| DecodeError { offset_bits: bits_in(before), kind };
+        let error = |kind| LwsError { offset_bits: bits_in(before), kind };
         if stated_bytes == 0 {
-            return Err(error(DecodeErrorKind::GaveUp));
+            return Err(error(LwsErrorKind::GaveUp));
         }
-        let wrong = error(DecodeErrorKind::WrongLength { stated_bytes, actual_bytes: memory.len() });
+        let wrong = error(LwsErrorKind::WrongLength { stated_bytes, actual_bytes: memory.len() });
         let body_bytes = usize::from(stated_bytes).checked_sub(LENGTH_BYTES).ok_or(wrong)?;
         let start = before.len().checked_sub(body_bytes).ok_or(wrong)?;
         Ok(Self { body: before.get(start..).unwrap_or_default() })
@@ -130,20 +130,20 @@ impl<'a> Blob<'a> {
     ///
     /// # Errors
     ///
-    /// [`DecodeErrorKind::CutShort`] when there is no depth field.
-    pub fn decoder(self, word_size: WordSize) -> Result<Decoder<'a>, DecodeError> {
-        Decoder::new(self.body, word_size)
+    /// [`LwsErrorKind::CutShort`] when there is no depth field.
+    pub fn decoder(self, word_size: WordSize) -> Result<LwsDecoder<'a>, LwsError> {
+        LwsDecoder::new(self.body, word_size)
     }
 
     /// Decodes all of the blob, strictly: besides the padding nothing may follow the size.
     ///
-    /// A blob with the program's own fields behind the size is read with
+    /// A blob with the program's own fields after the size is read with
     /// [`decoder`](Self::decoder).
     ///
     /// # Errors
     ///
-    /// See [`DecodeErrorKind`].
-    pub fn decode(self, word_size: WordSize) -> Result<Backtrace, DecodeError> {
+    /// See [`LwsErrorKind`].
+    pub fn decode(self, word_size: WordSize) -> Result<Backtrace, LwsError> {
         let mut backtrace = Backtrace::EMPTY;
         self.decode_to(&mut backtrace, word_size)?.check_nothing_left()?;
         Ok(backtrace)
@@ -153,8 +153,8 @@ impl<'a> Blob<'a> {
     ///
     /// # Errors
     ///
-    /// See [`DecodeErrorKind`].
-    pub fn decode_leading(self, word_size: WordSize) -> Result<Backtrace, DecodeError> {
+    /// See [`LwsErrorKind`].
+    pub fn decode_leading(self, word_size: WordSize) -> Result<Backtrace, LwsError> {
         let mut backtrace = Backtrace::EMPTY;
         self.decode_to(&mut backtrace, word_size)?;
         Ok(backtrace)
@@ -162,9 +162,9 @@ impl<'a> Blob<'a> {
 
     /// Fills a backtrace in its place, because moving its 31 slots costs as much as decoding some.
     #[inline]
-    fn decode_to(self, backtrace: &mut Backtrace, word_size: WordSize) -> Result<Ending<'a>, DecodeError> {
-        // Not by way of `Decoder`: here the list itself is the history, and the position stays in a
-        // register.
+    fn decode_to(self, backtrace: &mut Backtrace, word_size: WordSize) -> Result<BlobEnding<'a>, LwsError> {
+        // Not by way of `LwsDecoder`: here the list itself is the history, and the position stays
+        // in a register.
         let mut bits = BitReader::new(self.body);
         let depth = read_depth(&mut bits)?;
         let mut suspected_losses = SuspectedLosses::default();
@@ -189,7 +189,7 @@ impl<'a> Blob<'a> {
 ///
 /// # Errors
 ///
-/// See [`DecodeErrorKind`].
+/// See [`LwsErrorKind`].
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, WordSize};
@@ -198,14 +198,13 @@ impl<'a> Blob<'a> {
 /// let backtrace = lws::decode(&blob, WordSize::Bits64)?;
 /// assert_eq!(*backtrace.addresses, [AbsoluteAddress::new(0xc8)]);
 /// assert_eq!(backtrace.allocation_size_bytes, 9);
-/// # Ok::<(), lws::DecodeError>(())
+/// # Ok::<(), lws::LwsError>(())
 /// ```
-pub fn decode(bytes: &[u8], word_size: WordSize) -> Result<Backtrace, DecodeError> {
+pub fn decode(bytes: &[u8], word_size: WordSize) -> Result<Backtrace, LwsError> {
     Blob::whole(bytes)?.decode(word_size)
 }
 
-/// Takes what can be had out of `bytes`, which should be one blob but may be cut, damaged or
-/// overlong.
+/// Decodes as much as possible of `bytes`, one blob that may be cut, damaged or overlong.
 ///
 /// When the length field is right, or is the only thing wrong, nothing is lost. When the end is
 /// missing, the addresses before the cut are there.
@@ -223,15 +222,16 @@ pub fn decode(bytes: &[u8], word_size: WordSize) -> Result<Backtrace, DecodeErro
 pub fn salvage(bytes: &[u8], word_size: WordSize) -> Salvage {
     let (body, length_error) = match Blob::whole(bytes) {
         Ok(blob) => (blob.body, None),
-        // Two zero bytes would read as no addresses and a size of 0, which nobody wrote.
-        Err(error) if error.kind == DecodeErrorKind::GaveUp => (&[][..], Some(error)),
+        // Two zero bytes would read as no addresses and a size of 0. The program did not write
+        // that.
+        Err(error) if error.kind == LwsErrorKind::GaveUp => (&[][..], Some(error)),
         // Wherever the true end is, the fields still begin at the first byte.
         Err(error) => (bytes, Some(error)),
     };
     let mut salvage = Salvage {
         addresses: AddressList::new(),
         allocation_size_bytes: None,
-        findings: Findings { length: length_error, ..Findings::default() },
+        findings: LwsFindings { length: length_error, ..LwsFindings::default() },
     };
     salvage.findings.stopped = salvage.take_body(body, word_size).err();
     salvage
@@ -248,7 +248,7 @@ pub fn salvage(bytes: &[u8], word_size: WordSize) -> Salvage {
 /// use cairn_wire::lws;
 ///
 /// let mut buffer = [0; 64];
-/// let mut encoder = lws::Encoder::new(SliceSink::new(&mut buffer), 1)?;
+/// let mut encoder = lws::LwsEncoder::new(SliceSink::new(&mut buffer), 1)?;
 /// encoder.address(AbsoluteAddress::new(0x406651))?;
 /// let mut blob = encoder.allocation_size(100)?;
 /// blob.user_fields().field(7, 4).unwrap();
@@ -261,10 +261,10 @@ pub fn salvage(bytes: &[u8], word_size: WordSize) -> Salvage {
 /// assert_eq!(ending.allocation_size_bytes, 100);
 /// assert_eq!(ending.user_fields.field(4), Some(7));
 /// assert_eq!(ending.check_nothing_left(), Ok(()));
-/// # Ok::<(), lws::EncodeError>(())
+/// # Ok::<(), lws::LwsEncodeError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Decoder<'a> {
+pub struct LwsDecoder<'a> {
     bits: BitReader<'a>,
     word_size: WordSize,
     /// Address n is at n modulo 8.
@@ -272,11 +272,11 @@ pub struct Decoder<'a> {
     count: u32,
     depth: u32,
     suspected_losses: SuspectedLosses,
-    failed: Option<DecodeError>,
+    failed: Option<LwsError>,
 }
 
-impl<'a> Decoder<'a> {
-    fn new(body: &'a [u8], word_size: WordSize) -> Result<Self, DecodeError> {
+impl<'a> LwsDecoder<'a> {
+    fn new(body: &'a [u8], word_size: WordSize) -> Result<Self, LwsError> {
         let mut bits = BitReader::new(body);
         let depth = read_depth(&mut bits)?;
         Ok(Self {
@@ -290,30 +290,30 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// How many addresses the blob claims to hold, 0 to 31.
+    /// Returns how many addresses the blob claims to hold, 0 to 31.
     #[must_use]
     pub const fn depth(&self) -> usize {
         self.depth as usize
     }
 
-    /// The losses suspected in the addresses read so far.
+    /// Returns the losses suspected in the addresses read so far.
     #[must_use]
     pub const fn suspected_losses(&self) -> SuspectedLosses {
         self.suspected_losses
     }
 
-    /// Passes over the addresses not read yet, and reads the allocation size behind them.
+    /// Skips the addresses not read yet, and reads the allocation size after them.
     ///
     /// # Errors
     ///
-    /// [`DecodeErrorKind::CutShort`], or what the iterator reported or would have reported.
-    pub fn finish(mut self) -> Result<Ending<'a>, DecodeError> {
+    /// [`LwsErrorKind::CutShort`], or what the iterator reported or would have reported.
+    pub fn finish(mut self) -> Result<BlobEnding<'a>, LwsError> {
         while self.next_address()?.is_some() {}
         read_ending(self.bits, self.suspected_losses)
     }
 
     #[inline]
-    fn next_address(&mut self) -> Result<Option<u64>, DecodeError> {
+    fn next_address(&mut self) -> Result<Option<u64>, LwsError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -338,17 +338,17 @@ impl<'a> Decoder<'a> {
 }
 
 #[inline]
-fn read_depth(bits: &mut BitReader<'_>) -> Result<u32, DecodeError> {
-    let depth = bits.field(5).ok_or(DecodeError { offset_bits: 0, kind: DecodeErrorKind::CutShort })?;
+fn read_depth(bits: &mut BitReader<'_>) -> Result<u32, LwsError> {
+    let depth = bits.field(5).ok_or(LwsError { offset_bits: 0, kind: LwsErrorKind::CutShort })?;
     Ok(depth as u32)
 }
 
-/// Reads the size, which stands where `bits` is.
+/// Reads the size at the position of `bits`.
 #[inline]
 fn read_ending<'a>(
     mut bits: BitReader<'a>,
     mut suspected_losses: SuspectedLosses,
-) -> Result<Ending<'a>, DecodeError> {
+) -> Result<BlobEnding<'a>, LwsError> {
     let start = bits;
     let window = start.window();
     let width = top_bits(window, 6) as u32;
@@ -356,11 +356,10 @@ fn read_ending<'a>(
     if loss_suspected(size, width) {
         suspected_losses.0 |= 1 << SuspectedLosses::SIZE;
     }
-    Ok(Ending { allocation_size_bytes: size, suspected_losses, user_fields: bits })
+    Ok(BlobEnding { allocation_size_bytes: size, suspected_losses, user_fields: bits })
 }
 
-/// Reads item number `index` and returns its address; `earlier` gives the addresses before it by
-/// their number.
+/// Reads item number `index` and returns its address; `earlier` returns addresses before it.
 ///
 /// One window holds the header, and as a rule the value as well. Literals and deltas mix in a way
 /// that no processor predicts, so there is no branch between them: a literal is a delta that is
@@ -372,20 +371,20 @@ fn read_item(
     max_address: u64,
     suspected_losses: &mut SuspectedLosses,
     earlier: impl FnOnce(usize) -> u64,
-) -> Result<u64, DecodeError> {
+) -> Result<u64, LwsError> {
     let start_bits = bits.position_bits();
-    let error = |kind| DecodeError { offset_bits: start_bits, kind };
+    let error = |kind| LwsError { offset_bits: start_bits, kind };
     let window = bits.window();
     let is_delta = window >> 63 != 0;
     // 1 1, back 3 + 1, sign 1 + 1, width 6 + 1: 15 bits.   0 1, width 6 + 1: 9 bits.
     let header_bits = if is_delta { 15 } else { 9 };
     let width = (window >> if is_delta { 50 } else { 56 }) as u32 & 63;
-    let value = value_behind(bits, header_bits, width, window).ok_or(error(DecodeErrorKind::CutShort))?;
+    let value = value_behind(bits, header_bits, width, window).ok_or(error(LwsErrorKind::CutShort))?;
 
     let back = (window >> 59 & 7) as u32 + 1;
     let base_index = index.wrapping_sub(back);
     if is_delta && back > index {
-        return Err(error(DecodeErrorKind::NoSuchBase { back: back as u8 }));
+        return Err(error(LwsErrorKind::NoSuchBase { back: back as u8 }));
     }
     let delta_mask = u64::from(is_delta).wrapping_neg();
     let base = earlier(base_index as usize) & delta_mask;
@@ -393,18 +392,18 @@ fn read_item(
     let address = base.wrapping_add((value ^ subtract_mask).wrapping_sub(subtract_mask));
 
     if width > 32 || suspected_losses.any() {
-        // What is uncertain in the base is uncertain in what is reckoned from it.
+        // An uncertain base makes the address computed from it uncertain.
         let base_suspected = is_delta && suspected_losses.0 >> base_index & 1 != 0;
         suspected_losses.0 |= u32::from(base_suspected || loss_suspected(value, width)) << index;
     }
     if address > max_address && !is_delta {
-        return Err(error(DecodeErrorKind::WiderThanWord { bits: 64 - address.leading_zeros() }));
+        return Err(error(LwsErrorKind::WiderThanWord { bits: 64 - address.leading_zeros() }));
     }
     Ok(address & max_address)
 }
 
-/// Reads the value of `width` bits, 63 at most, that lies `header_bits` behind the current
-/// position, where `window` was taken, and moves past its spare bit.
+/// Reads a value of `width` bits, 63 at most, after `header_bits`, and moves past its spare bit.
+/// `window` was taken at the current position.
 #[inline(always)]
 fn value_behind(bits: &mut BitReader<'_>, header_bits: u32, width: u32, window: u64) -> Option<u64> {
     let start = *bits;
@@ -412,21 +411,21 @@ fn value_behind(bits: &mut BitReader<'_>, header_bits: u32, width: u32, window: 
     if header_bits + width > BitReader::WINDOW_BITS {
         return wide_value_behind(start, header_bits, width);
     }
-    // In two steps, because a shift by 64 is none.
+    // In two steps, because a shift by 64 is undefined.
     Some(window << header_bits >> 1 >> (63 - width))
 }
 
-/// The same for a value that one window does not show.
+/// Returns the same for a value that one window does not show.
 #[inline(never)]
 fn wide_value_behind(mut bits: BitReader<'_>, header_bits: u32, width: u32) -> Option<u64> {
     bits.skip(header_bits)?;
     bits.bits(width)
 }
 
-impl Iterator for Decoder<'_> {
-    type Item = Result<AbsoluteAddress, DecodeError>;
+impl Iterator for LwsDecoder<'_> {
+    type Item = Result<AbsoluteAddress, LwsError>;
 
-    /// The next address. After an error the iterator ends.
+    /// Returns the next address. After an error the iterator ends.
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed.is_some() {
@@ -440,43 +439,43 @@ impl Iterator for Decoder<'_> {
     }
 }
 
-impl core::iter::FusedIterator for Decoder<'_> {}
+impl core::iter::FusedIterator for LwsDecoder<'_> {}
 
-/// What follows the addresses in a blob.
+/// Content of a blob after the addresses.
 #[derive(Clone, Copy, Debug)]
-pub struct Ending<'a> {
+pub struct BlobEnding<'a> {
     /// Size of the allocation that the backtrace belongs to.
     pub allocation_size_bytes: u64,
     /// The losses suspected in the addresses and in the size.
     pub suspected_losses: SuspectedLosses,
-    /// Stands behind the size: read here what
+    /// Follows the size: read here what
     /// [`OpenBlob::user_fields`](crate::lws::OpenBlob::user_fields) wrote.
     pub user_fields: BitReader<'a>,
 }
 
-impl Ending<'_> {
-    /// Checks that only zero padding is left behind the last field read from
+impl BlobEnding<'_> {
+    /// Checks that only zero padding is left after the last field read from
     /// [`user_fields`](Self::user_fields).
     ///
     /// # Errors
     ///
-    /// [`DecodeErrorKind::UnusedBytes`] or [`DecodeErrorKind::PaddingNotZero`].
-    pub fn check_nothing_left(&self) -> Result<(), DecodeError> {
+    /// [`LwsErrorKind::UnusedBytes`] or [`LwsErrorKind::PaddingNotZero`].
+    pub fn check_nothing_left(&self) -> Result<(), LwsError> {
         self.unused_bytes().or(self.padding()).map_or(Ok(()), Err)
     }
 
-    fn unused_bytes(&self) -> Option<DecodeError> {
+    fn unused_bytes(&self) -> Option<LwsError> {
         let count = (self.user_fields.remaining_bits() / 8) as usize;
         let offset_bits = self.user_fields.position_bits().next_multiple_of(8);
-        (count > 0).then_some(DecodeError { offset_bits, kind: DecodeErrorKind::UnusedBytes { count } })
+        (count > 0).then_some(LwsError { offset_bits, kind: LwsErrorKind::UnusedBytes { count } })
     }
 
-    fn padding(&self) -> Option<DecodeError> {
+    fn padding(&self) -> Option<LwsError> {
         let mut rest = self.user_fields;
         let set = rest.bits((rest.remaining_bits() % 8) as u32) != Some(0);
-        set.then_some(DecodeError {
+        set.then_some(LwsError {
             offset_bits: self.user_fields.position_bits(),
-            kind: DecodeErrorKind::PaddingNotZero,
+            kind: LwsErrorKind::PaddingNotZero,
         })
     }
 }
@@ -500,7 +499,7 @@ impl Backtrace {
     };
 }
 
-/// What could be had from a blob, and what is wrong with it.
+/// Content that could be decoded from a damaged blob, and its faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Salvage {
     /// The return addresses before the first fault, innermost first.
@@ -508,15 +507,15 @@ pub struct Salvage {
     /// Size of the allocation, if decoding got that far.
     pub allocation_size_bytes: Option<u64>,
     /// Everything that strict decoding objects to, and suspected losses.
-    pub findings: Findings,
+    pub findings: LwsFindings,
 }
 
 impl Salvage {
-    fn take_body(&mut self, body: &[u8], word_size: WordSize) -> Result<(), DecodeError> {
-        if self.findings.length.is_some_and(|error| error.kind == DecodeErrorKind::GaveUp) {
+    fn take_body(&mut self, body: &[u8], word_size: WordSize) -> Result<(), LwsError> {
+        if self.findings.length.is_some_and(|error| error.kind == LwsErrorKind::GaveUp) {
             return Ok(());
         }
-        let mut decoder = Decoder::new(body, word_size)?;
+        let mut decoder = LwsDecoder::new(body, word_size)?;
         while let Some(address) = decoder.next_address()? {
             self.addresses.push(address);
             self.findings.suspected_losses = decoder.suspected_losses;
@@ -533,24 +532,24 @@ impl Salvage {
     }
 }
 
-/// What [`salvage`] found wrong.
+/// Faults that [`salvage`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Findings {
+pub struct LwsFindings {
     /// The length field is missing, wrong, or says that the program gave up.
-    pub length: Option<DecodeError>,
+    pub length: Option<LwsError>,
     /// The fault that ended decoding. Addresses or the size are missing.
-    pub stopped: Option<DecodeError>,
-    /// Whole bytes behind the size that nothing here reads.
-    pub unused_bytes: Option<DecodeError>,
+    pub stopped: Option<LwsError>,
+    /// Whole bytes after the size that nothing here reads.
+    pub unused_bytes: Option<LwsError>,
     /// Padding bits that are not 0.
-    pub padding: Option<DecodeError>,
+    pub padding: Option<LwsError>,
     /// The values that may be the remains of longer ones.
     pub suspected_losses: SuspectedLosses,
 }
 
-impl Findings {
-    /// The faults for which a strict decoder refuses the blob, gravest first.
-    pub fn faults(&self) -> impl Iterator<Item = DecodeError> + use<> {
+impl LwsFindings {
+    /// Returns the faults for which a strict decoder refuses the blob, gravest first.
+    pub fn faults(&self) -> impl Iterator<Item = LwsError> + use<> {
         [self.length, self.stopped, self.unused_bytes, self.padding].into_iter().flatten()
     }
 }
@@ -558,9 +557,9 @@ impl Findings {
 /// Which values of a blob may be the remains of longer ones (finding `reference-64-bit-loss`).
 ///
 /// In a field of k bits, k above 32, the 64-bit libwebsockets encoder of 2022 writes a 1 for bit
-/// 31, and for the k-32 bits above it the lowest k-32 bits once more. Such a field gives itself
-/// away, because its top k-32 bits equal its lowest k-32. A sound field of k bits looks like that
-/// by chance once in 2^(k-32) cases, hence "suspected". The low 31 bits
+/// 31, and for the k-32 bits above it the lowest k-32 bits once more. Such a field is recognized by
+/// its top k-32 bits, which equal its lowest k-32. A sound field of k bits resembles that by chance
+/// once in 2^(k-32) cases, hence "suspected". The low 31 bits
 /// ([`CERTAIN_BITS`](crate::lws::CERTAIN_BITS)) are right in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SuspectedLosses(u32);
@@ -569,20 +568,19 @@ impl SuspectedLosses {
     /// The bit of the size; those below belong to the addresses.
     const SIZE: u32 = MAX_DEPTH as u32;
 
-    /// True when any value is under suspicion.
+    /// Returns true when any value is under suspicion.
     #[must_use]
     pub const fn any(self) -> bool {
         self.0 != 0
     }
 
-    /// True when the address at `index` is under suspicion: its own field, or one it was reckoned
-    /// from.
+    /// Returns true if the address at `index`, or one it was computed from, is under suspicion.
     #[must_use]
     pub const fn address(self, index: usize) -> bool {
         index < MAX_DEPTH && self.0 >> index & 1 != 0
     }
 
-    /// True when the allocation size is under suspicion.
+    /// Returns true when the allocation size is under suspicion.
     #[must_use]
     pub const fn allocation_size(self) -> bool {
         self.0 >> Self::SIZE & 1 != 0
@@ -610,7 +608,7 @@ impl AddressList {
         }
     }
 
-    /// The addresses as frames.
+    /// Returns the addresses as frames.
     pub fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
         self.iter().copied().map(Frame::ReturnAddress)
     }
@@ -638,11 +636,11 @@ impl fmt::Debug for AddressList {
     }
 }
 
-/// The fields before the length field, and its content.
-fn split_length(bytes: &[u8]) -> Result<(&[u8], u16), DecodeError> {
+/// Returns the fields before the length field, and its content.
+fn split_length(bytes: &[u8]) -> Result<(&[u8], u16), LwsError> {
     match bytes.split_last_chunk() {
         Some((before, length)) => Ok((before, u16::from_be_bytes(*length))),
-        None => Err(DecodeError { offset_bits: 0, kind: DecodeErrorKind::NoLength }),
+        None => Err(LwsError { offset_bits: 0, kind: LwsErrorKind::NoLength }),
     }
 }
 
@@ -651,11 +649,11 @@ const fn bits_in(bytes: &[u8]) -> u64 {
 }
 
 #[cold]
-fn cut_short(field_start: &BitReader<'_>) -> DecodeError {
-    DecodeError { offset_bits: field_start.position_bits(), kind: DecodeErrorKind::CutShort }
+fn cut_short(field_start: &BitReader<'_>) -> LwsError {
+    LwsError { offset_bits: field_start.position_bits(), kind: LwsErrorKind::CutShort }
 }
 
-/// The mark of the 64-bit encoder's fault in a field of `width` bits.
+/// Returns the mark of the 64-bit encoder's fault in a field of `width` bits.
 #[inline]
 const fn loss_suspected(value: u64, width: u32) -> bool {
     // Equal top and bottom bits: their difference has none of the bottom ones set.

@@ -7,26 +7,26 @@ use crate::bits::BitWriter;
 use crate::lws::{GIVE_UP_BLOB, HISTORY, LENGTH_BYTES, MAX_BLOB_BYTES, MAX_DEPTH};
 use cairn_format::{AbsoluteAddress, Sink, SinkFull, SliceSink};
 
-/// Cost of a delta beside its distance, and of a literal beside its value, as the encoder reckons
-/// them. The true costs are 16 and 10: the C code forgets the spare bits on both sides, and so must
-/// we to choose alike.
+/// Cost in bits of a delta without its distance, and of a literal without its value. These are the
+/// encoder's figures. The true costs are 16 and 10: the C code forgets the spare bits on both
+/// sides, and so must we to choose alike.
 const DELTA_OVERHEAD_BITS: u32 = 11;
 const LITERAL_OVERHEAD_BITS: u32 = 7;
 
 /// Why a backtrace could not be encoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EncodeError {
+pub struct LwsEncodeError {
     /// Index of the address at fault; the number of addresses when the fault is in what follows
     /// them.
     pub item: usize,
-    /// What is wrong there.
-    pub kind: EncodeErrorKind,
+    /// Kind of the fault.
+    pub kind: LwsEncodeErrorKind,
 }
 
-/// What kept a backtrace from being encoded.
+/// Kinds of [`LwsEncodeError`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum EncodeErrorKind {
+pub enum LwsEncodeErrorKind {
     /// There are more than 31 addresses: the depth field has 5 bits. libwebsockets writes 32 as 0
     /// and loses them all.
     TooDeep,
@@ -35,7 +35,7 @@ pub enum EncodeErrorKind {
     AddressTooWide,
     /// The allocation size has bit 63 set.
     SizeTooWide,
-    /// More or fewer addresses were given than [`Encoder::new`] was told.
+    /// More or fewer addresses were given than [`LwsEncoder::new`] was given.
     WrongCount,
     /// With the caller's own fields the blob passes the 65535 bytes that its length field can
     /// state.
@@ -44,44 +44,46 @@ pub enum EncodeErrorKind {
     SinkFull,
 }
 
-impl fmt::Display for EncodeError {
+impl fmt::Display for LwsEncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let item = self.item;
         match self.kind {
-            EncodeErrorKind::TooDeep => {
+            LwsEncodeErrorKind::TooDeep => {
                 write!(f, "{item} addresses are too many for an lws backtrace (at most {MAX_DEPTH})")
             }
-            EncodeErrorKind::AddressTooWide => write!(f, "address {item} needs 64 bits (at most 63 fit)"),
-            EncodeErrorKind::SizeTooWide => f.write_str("the allocation size needs 64 bits (at most 63 fit)"),
-            EncodeErrorKind::WrongCount => {
+            LwsEncodeErrorKind::AddressTooWide => write!(f, "address {item} needs 64 bits (at most 63 fit)"),
+            LwsEncodeErrorKind::SizeTooWide => {
+                f.write_str("the allocation size needs 64 bits (at most 63 fit)")
+            }
+            LwsEncodeErrorKind::WrongCount => {
                 write!(f, "the number of addresses given ({item}) is not the depth announced")
             }
-            EncodeErrorKind::BlobTooLong => write!(f, "the blob is longer than {MAX_BLOB_BYTES} bytes"),
-            EncodeErrorKind::SinkFull => write!(f, "the output buffer is full at item {item}"),
+            LwsEncodeErrorKind::BlobTooLong => write!(f, "the blob is longer than {MAX_BLOB_BYTES} bytes"),
+            LwsEncodeErrorKind::SinkFull => write!(f, "the output buffer is full at item {item}"),
         }
     }
 }
 
-impl core::error::Error for EncodeError {}
+impl core::error::Error for LwsEncodeError {}
 
-/// Writes one blob, address by address: nothing but the last eight addresses is kept.
+/// Writes one blob, address by address: stores only the last eight addresses.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, SliceSink};
 /// use cairn_wire::lws;
 ///
 /// let mut buffer = [0; 64];
-/// let mut encoder = lws::Encoder::new(SliceSink::new(&mut buffer), 2)?;
+/// let mut encoder = lws::LwsEncoder::new(SliceSink::new(&mut buffer), 2)?;
 /// encoder.address(AbsoluteAddress::new(0x406651))?;
 /// encoder.address(AbsoluteAddress::new(0x406294))?;
 /// let mut blob = encoder.allocation_size(7520)?;
 /// blob.user_fields().field(9, 4).unwrap(); // the caller's own: say, a thread number
 /// let (blob_bytes, sink) = blob.close()?;
 /// assert_eq!(sink.written().len(), blob_bytes);
-/// # Ok::<(), lws::EncodeError>(())
+/// # Ok::<(), lws::LwsEncodeError>(())
 /// ```
 #[derive(Debug)]
-pub struct Encoder<S> {
+pub struct LwsEncoder<S> {
     bits: BitWriter<S>,
     /// Address n is at n modulo 8.
     history: [u64; HISTORY],
@@ -89,15 +91,15 @@ pub struct Encoder<S> {
     depth: usize,
 }
 
-impl<S: Sink> Encoder<S> {
+impl<S: Sink> LwsEncoder<S> {
     /// Starts a blob of exactly `depth` addresses.
     ///
     /// # Errors
     ///
-    /// [`EncodeErrorKind::TooDeep`] or [`EncodeErrorKind::SinkFull`].
-    pub fn new(sink: S, depth: usize) -> Result<Self, EncodeError> {
+    /// [`LwsEncodeErrorKind::TooDeep`] or [`LwsEncodeErrorKind::SinkFull`].
+    pub fn new(sink: S, depth: usize) -> Result<Self, LwsEncodeError> {
         if depth > MAX_DEPTH {
-            return Err(EncodeError { item: depth, kind: EncodeErrorKind::TooDeep });
+            return Err(LwsEncodeError { item: depth, kind: LwsEncodeErrorKind::TooDeep });
         }
         let mut encoder = Self { bits: BitWriter::new(sink), history: [0; HISTORY], count: 0, depth };
         let written = encoder.bits.field(depth as u64, 5);
@@ -105,15 +107,14 @@ impl<S: Sink> Encoder<S> {
         Ok(encoder)
     }
 
-    /// Goes on behind the last address of a blob that was begun before: `bits` is how many bits of
-    /// it there are ([`backtrace_bits`](Self::backtrace_bits)), `words` holds them, most
-    /// significant bit first. The next block of the same stack differs in its size alone, which is
-    /// what may follow.
+    /// Resumes a blob after its last address. `words` holds its `bits` bits
+    /// ([`backtrace_bits`](Self::backtrace_bits)), most significant bit first. The next block of
+    /// the same stack differs in its size alone, which is what may follow.
     ///
     /// # Errors
     ///
-    /// [`EncodeErrorKind::SinkFull`], and [`EncodeErrorKind::WrongCount`] when there are fewer
-    /// words than that.
+    /// [`LwsEncodeErrorKind::SinkFull`], and [`LwsEncodeErrorKind::WrongCount`] when there are
+    /// fewer words than that.
     ///
     /// ```
     /// use cairn_format::{AbsoluteAddress, SliceSink};
@@ -121,7 +122,7 @@ impl<S: Sink> Encoder<S> {
     ///
     /// let addresses = [0x406651, 0x406294].map(AbsoluteAddress::new);
     /// let mut first = [0; 24];
-    /// let mut encoder = lws::Encoder::new(SliceSink::new(&mut first), 2)?;
+    /// let mut encoder = lws::LwsEncoder::new(SliceSink::new(&mut first), 2)?;
     /// encoder.address(addresses[0])?;
     /// encoder.address(addresses[1])?;
     /// let bits = encoder.backtrace_bits();
@@ -129,20 +130,20 @@ impl<S: Sink> Encoder<S> {
     ///
     /// let words: Vec<u64> = first.chunks(8).map(|word| u64::from_be_bytes(word.try_into().unwrap())).collect();
     /// let mut second = [0; 24];
-    /// let encoder = lws::Encoder::behind(SliceSink::new(&mut second), &words, bits as u32)?;
+    /// let encoder = lws::LwsEncoder::behind(SliceSink::new(&mut second), &words, bits as u32)?;
     /// let blob_bytes = encoder.allocation_size(16)?.close()?.0;
     ///
     /// let mut expected = [0; 24];
     /// assert_eq!(lws::encode(&addresses, 16, SliceSink::new(&mut expected))?, blob_bytes);
     /// assert_eq!(second, expected);
-    /// # Ok::<(), lws::EncodeError>(())
+    /// # Ok::<(), lws::LwsEncodeError>(())
     /// ```
-    pub fn behind(sink: S, words: &[u64], bits: u32) -> Result<Self, EncodeError> {
+    pub fn behind(sink: S, words: &[u64], bits: u32) -> Result<Self, LwsEncodeError> {
         let depth = words.first().map_or(0, |word| (word >> 59) as usize);
         let mut encoder = Self { bits: BitWriter::new(sink), history: [0; HISTORY], count: depth, depth };
         let (whole, rest) = (bits as usize / 64, bits % 64);
         let (Some(words), last) = (words.get(..whole), words.get(whole).copied()) else {
-            return Err(EncodeError { item: depth, kind: EncodeErrorKind::WrongCount });
+            return Err(LwsEncodeError { item: depth, kind: LwsEncodeErrorKind::WrongCount });
         };
         for &word in words {
             let written = encoder.bits.bits(word, 64);
@@ -150,7 +151,7 @@ impl<S: Sink> Encoder<S> {
         }
         if rest > 0 {
             let Some(last) = last else {
-                return Err(EncodeError { item: depth, kind: EncodeErrorKind::WrongCount });
+                return Err(LwsEncodeError { item: depth, kind: LwsEncodeErrorKind::WrongCount });
             };
             let written = encoder.bits.bits(last >> (64 - rest), rest);
             encoder.located(written)?;
@@ -158,22 +159,22 @@ impl<S: Sink> Encoder<S> {
         Ok(encoder)
     }
 
-    /// How many bits there are so far: of the depth and the addresses.
+    /// Returns how many bits there are so far: of the depth and the addresses.
     #[must_use]
     pub fn backtrace_bits(&self) -> u64 {
         self.bits.position_bits()
     }
 
-    /// Writes the next address: as the distance from one of the eight before it where libwebsockets
-    /// would, else in full.
+    /// Writes the next address, as a distance where libwebsockets would, else in full. The distance
+    /// counts from one of the eight addresses before.
     ///
     /// # Errors
     ///
-    /// [`EncodeErrorKind::AddressTooWide`], [`EncodeErrorKind::WrongCount`] or
-    /// [`EncodeErrorKind::SinkFull`].
-    pub fn address(&mut self, address: AbsoluteAddress) -> Result<(), EncodeError> {
+    /// [`LwsEncodeErrorKind::AddressTooWide`], [`LwsEncodeErrorKind::WrongCount`] or
+    /// [`LwsEncodeErrorKind::SinkFull`].
+    pub fn address(&mut self, address: AbsoluteAddress) -> Result<(), LwsEncodeError> {
         if self.count >= self.depth {
-            return Err(EncodeError { item: self.count + 1, kind: EncodeErrorKind::WrongCount });
+            return Err(LwsEncodeError { item: self.count + 1, kind: LwsEncodeErrorKind::WrongCount });
         }
         let value = address.value();
         let value_bits = significant_bits(value);
@@ -190,7 +191,7 @@ impl<S: Sink> Encoder<S> {
         } else if value_bits < 64 {
             self.bits.bits(u64::from(value_bits) << 1, 9).and_then(|()| self.bits.field(value, value_bits))
         } else {
-            return Err(EncodeError { item: self.count, kind: EncodeErrorKind::AddressTooWide });
+            return Err(LwsEncodeError { item: self.count, kind: LwsEncodeErrorKind::AddressTooWide });
         };
         self.located(written)?;
         self.history[self.count % HISTORY] = value;
@@ -198,8 +199,8 @@ impl<S: Sink> Encoder<S> {
         Ok(())
     }
 
-    /// Index of the nearest of the last eight addresses and its distance; of equals, the one
-    /// farthest back.
+    /// Returns the index and the distance of the nearest of the last eight addresses. On a tie it
+    /// is the one farthest back.
     fn nearest(&self, value: u64) -> (usize, u64) {
         let mut nearest = (0, u64::MAX);
         for index in self.count.saturating_sub(HISTORY)..self.count {
@@ -216,15 +217,15 @@ impl<S: Sink> Encoder<S> {
     ///
     /// # Errors
     ///
-    /// [`EncodeErrorKind::SizeTooWide`], [`EncodeErrorKind::WrongCount`] or
-    /// [`EncodeErrorKind::SinkFull`].
-    pub fn allocation_size(mut self, size_bytes: u64) -> Result<OpenBlob<S>, EncodeError> {
+    /// [`LwsEncodeErrorKind::SizeTooWide`], [`LwsEncodeErrorKind::WrongCount`] or
+    /// [`LwsEncodeErrorKind::SinkFull`].
+    pub fn allocation_size(mut self, size_bytes: u64) -> Result<OpenBlob<S>, LwsEncodeError> {
         let width = significant_bits(size_bytes);
         if self.count != self.depth {
-            return Err(EncodeError { item: self.count, kind: EncodeErrorKind::WrongCount });
+            return Err(LwsEncodeError { item: self.count, kind: LwsEncodeErrorKind::WrongCount });
         }
         if width > 63 {
-            return Err(EncodeError { item: self.count, kind: EncodeErrorKind::SizeTooWide });
+            return Err(LwsEncodeError { item: self.count, kind: LwsEncodeErrorKind::SizeTooWide });
         }
         let written = self.bits.field(u64::from(width), 6).and_then(|()| self.bits.field(size_bytes, width));
         self.located(written)?;
@@ -232,8 +233,8 @@ impl<S: Sink> Encoder<S> {
     }
 
     /// Adds to a full sink the item it happened at.
-    fn located(&self, written: Result<(), SinkFull>) -> Result<(), EncodeError> {
-        written.map_err(|SinkFull| EncodeError { item: self.count, kind: EncodeErrorKind::SinkFull })
+    fn located(&self, written: Result<(), SinkFull>) -> Result<(), LwsEncodeError> {
+        written.map_err(|SinkFull| LwsEncodeError { item: self.count, kind: LwsEncodeErrorKind::SinkFull })
     }
 }
 
@@ -245,27 +246,27 @@ pub struct OpenBlob<S> {
 }
 
 impl<S: Sink> OpenBlob<S> {
-    /// The bit stream, right behind the size. What is written here is found again at
-    /// [`Ending::user_fields`](crate::lws::Ending::user_fields).
+    /// Returns the bit stream, right after the size.
+    /// [`BlobEnding::user_fields`](crate::lws::BlobEnding::user_fields) reads these fields.
     pub const fn user_fields(&mut self) -> &mut BitWriter<S> {
         &mut self.bits
     }
 
-    /// Fills the last byte, writes the total length behind it, and gives back that length and the
+    /// Fills the last byte, writes the total length after it, and returns that length and the
     /// sink.
     ///
     /// # Errors
     ///
-    /// [`EncodeErrorKind::BlobTooLong`] or [`EncodeErrorKind::SinkFull`].
-    pub fn close(mut self) -> Result<(usize, S), EncodeError> {
-        let error = |kind| EncodeError { item: self.depth, kind };
+    /// [`LwsEncodeErrorKind::BlobTooLong`] or [`LwsEncodeErrorKind::SinkFull`].
+    pub fn close(mut self) -> Result<(usize, S), LwsEncodeError> {
+        let error = |kind| LwsEncodeError { item: self.depth, kind };
         let blob_bytes = self.bits.position_bits().div_ceil(8) + LENGTH_BYTES as u64;
         if blob_bytes > MAX_BLOB_BYTES as u64 {
-            return Err(error(EncodeErrorKind::BlobTooLong));
+            return Err(error(LwsEncodeErrorKind::BlobTooLong));
         }
         let sink =
             self.bits.align().and_then(|()| self.bits.bits(blob_bytes, 16)).and_then(|()| self.bits.finish());
-        Ok((blob_bytes as usize, sink.map_err(|SinkFull| error(EncodeErrorKind::SinkFull))?))
+        Ok((blob_bytes as usize, sink.map_err(|SinkFull| error(LwsEncodeErrorKind::SinkFull))?))
     }
 }
 
@@ -276,7 +277,7 @@ impl<S: Sink> OpenBlob<S> {
 ///
 /// # Errors
 ///
-/// See [`EncodeErrorKind`]. What went into the sink before the error stays there.
+/// See [`LwsEncodeErrorKind`]. Bytes written before the error stay in the sink.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, SliceSink};
@@ -287,14 +288,14 @@ impl<S: Sink> OpenBlob<S> {
 /// let mut sink = SliceSink::new(&mut buffer);
 /// assert_eq!(lws::encode(&addresses, 7520, &mut sink)?, 21);
 /// assert_eq!(sink.written().last(), Some(&21)); // the blob ends with its own length
-/// # Ok::<(), lws::EncodeError>(())
+/// # Ok::<(), lws::LwsEncodeError>(())
 /// ```
 pub fn encode(
     addresses: &[AbsoluteAddress],
     allocation_size_bytes: u64,
     sink: impl Sink,
-) -> Result<usize, EncodeError> {
-    let mut encoder = Encoder::new(sink, addresses.len())?;
+) -> Result<usize, LwsEncodeError> {
+    let mut encoder = LwsEncoder::new(sink, addresses.len())?;
     for &address in addresses {
         encoder.address(address)?;
     }
@@ -303,7 +304,7 @@ pub fn encode(
 
 /// How much of a buffer a blob may fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Capacity {
+pub enum BlobCapacity {
     /// All of it.
     WholeBuffer,
     /// All but the last byte, which is the limit of libwebsockets.
@@ -314,24 +315,24 @@ pub enum Capacity {
 ///
 /// # Errors
 ///
-/// See [`EncodeErrorKind`]; the content of `buffer` is then unspecified.
+/// See [`LwsEncodeErrorKind`]; the content of `buffer` is then unspecified.
 pub fn encode_into<'b>(
     addresses: &[AbsoluteAddress],
     allocation_size_bytes: u64,
     buffer: &'b mut [u8],
-    capacity: Capacity,
-) -> Result<&'b [u8], EncodeError> {
+    capacity: BlobCapacity,
+) -> Result<&'b [u8], LwsEncodeError> {
     let usable_bytes = match capacity {
-        Capacity::WholeBuffer => buffer.len(),
-        Capacity::Reference => buffer.len().saturating_sub(1),
+        BlobCapacity::WholeBuffer => buffer.len(),
+        BlobCapacity::Reference => buffer.len().saturating_sub(1),
     };
     let usable = buffer.get_mut(..usable_bytes).unwrap_or_default();
     let blob_bytes = encode(addresses, allocation_size_bytes, SliceSink::new(usable))?;
     Ok(buffer.get(..blob_bytes).unwrap_or_default())
 }
 
-/// The blob, or [`GIVE_UP_BLOB`] together with the reason: for an allocator that must put something
-/// in front of the block.
+/// Returns the blob, or [`GIVE_UP_BLOB`] with the reason. This is for an allocator that must put
+/// something in front of the block.
 ///
 /// ```
 /// use cairn_format::AbsoluteAddress;
@@ -339,23 +340,24 @@ pub fn encode_into<'b>(
 /// let mut too_small = [0; 8];
 /// let (blob, reason) = lws::encode_or_give_up(&[AbsoluteAddress::new(0x406651)], 1, &mut too_small);
 /// assert_eq!(blob, lws::GIVE_UP_BLOB);
-/// assert_eq!(reason.unwrap().kind, lws::EncodeErrorKind::SinkFull);
+/// assert_eq!(reason.unwrap().kind, lws::LwsEncodeErrorKind::SinkFull);
 /// ```
 ///
-/// libwebsockets does the same when its buffer is too small, by the rule [`Capacity::Reference`]
-/// that is applied here.
+/// libwebsockets does the same when its buffer is too small, by the rule
+/// [`BlobCapacity::Reference`] that is applied here.
 pub fn encode_or_give_up<'b>(
     addresses: &[AbsoluteAddress],
     allocation_size_bytes: u64,
     buffer: &'b mut [u8],
-) -> (&'b [u8], Option<EncodeError>) {
-    match encode_into(addresses, allocation_size_bytes, buffer, Capacity::Reference).map(<[u8]>::len) {
+) -> (&'b [u8], Option<LwsEncodeError>) {
+    match encode_into(addresses, allocation_size_bytes, buffer, BlobCapacity::Reference).map(<[u8]>::len) {
         Ok(blob_bytes) => (buffer.get(..blob_bytes).unwrap_or_default(), None),
         Err(error) => (&GIVE_UP_BLOB, Some(error)),
     }
 }
 
-/// Number of bits up to the highest 1; one bit for 0, which the encoder writes as a bit.
+/// Returns the number of bits up to the highest 1; one bit for 0, which the encoder writes as a
+/// bit.
 const fn significant_bits(value: u64) -> u32 {
     64 - (value | 1).leading_zeros()
 }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The third line is cairn's own: a stack without a size, kinds of frames ([`kind_prefix`]), `...5`
-//! for five omitted frames, `...` where the stack goes on, and `?` behind a number that may be the
+//! for five omitted frames, `...` where the stack goes on, and `?` after a number that may be the
 //! remains of a longer one ([`SuspectedLosses`](crate::lws::SuspectedLosses)).
 //! [`DecodedText::frames`] reads all of it.
 //!
@@ -34,18 +34,18 @@
 //! ```
 //!
 //! The reference tool takes a record only at the very start of its input, and then refuses
-//! everything but base64 behind it; that rule is [`decode_text`]. It accepts white space within the
+//! everything but base64 after it; that rule is [`decode_text`]. It accepts white space within the
 //! base64, as does [`decode_text`]; in a log line the record ends there.
 //!
-//! The reference's dump function prints at most 184 characters of base64. Of a longer blob (over
-//! 138 bytes) the rest is missing, and since no end is printed either, whatever lay on the stack
-//! may follow. [`CompressedText::salvage`] knows that limit.
+//! The reference's dump function prints at most 184 characters of base64. The rest of a longer blob
+//! (over 138 bytes) is missing, and since no end is printed either, any bytes from the device's
+//! stack may follow. [`CompressedText::salvage`] knows that limit.
 
 use core::fmt;
 use core::ops::Range;
 
 use crate::base64::{self, DecodeIntoError, Padding};
-use crate::lws::{self, Backtrace, DecodeError, Salvage};
+use crate::lws::{self, Backtrace, LwsError, Salvage};
 use cairn_format::{AbsoluteAddress, Frame, Sink, SinkFull, WordSize};
 
 /// A buffer of this size holds every blob that fits into [`REFERENCE_TEXT_LIMIT`], and more.
@@ -60,17 +60,17 @@ pub const DUMP_LIMIT_CHARACTERS: usize = 184;
 const COMPRESSED_MARK: &[u8; 3] = b"~m#";
 const DECODED_MARK: &[u8; 3] = b"~b#";
 
-/// What is wrong with the text of a backtrace, and where.
+/// Reports a fault in the text of a backtrace and its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TextError {
-    /// Offset in the text that was searched: the line given to [`marks`], or the text given to
+    /// Offset in the searched text. That is the line given to [`marks`], or the text given to
     /// [`decode_text`].
     pub offset: usize,
-    /// What is wrong there.
+    /// Kind of the fault.
     pub kind: TextErrorKind,
 }
 
-/// What is wrong with the text of a backtrace.
+/// Kinds of faults in the text of a backtrace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TextErrorKind {
@@ -91,8 +91,8 @@ pub enum TextErrorKind {
         buffer_bytes: usize,
     },
     /// The text is sound base64, but the blob in it is not.
-    Blob(DecodeError),
-    /// Behind `~b#` there is no `size: `; for [`DecodedText::frames`], no frame either.
+    Blob(LwsError),
+    /// After `~b#` there is no `size: `; for [`DecodedText::frames`], no frame either.
     NoSize,
     /// A number is missing, too large for 64 bits, or runs into a letter.
     BadNumber,
@@ -175,7 +175,7 @@ pub enum Mark<'a> {
     Decoded(DecodedText<'a>),
 }
 
-/// `~m#` and the base64 text behind it.
+/// `~m#` and the base64 text after it.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedText<'a> {
     line: &'a [u8],
@@ -190,14 +190,15 @@ impl<'a> CompressedText<'a> {
         self.start..self.end
     }
 
-    /// The base64 text: up to the first character that base64 does not have, with up to two `=`.
+    /// Returns the base64 text: up to the first character that base64 does not have, with up to two
+    /// `=`.
     #[must_use]
     pub fn base64(&self) -> &'a [u8] {
         self.line.get(self.start + COMPRESSED_MARK.len()..self.end).unwrap_or_default()
     }
 
-    /// The bytes behind the base64 text, whatever they hold. `buffer` is best [`BUFFER_BYTES`]
-    /// long.
+    /// Decodes the base64 text into bytes of any content. `buffer` is best
+    /// [`BUFFER_BYTES`] long.
     ///
     /// # Errors
     ///
@@ -221,10 +222,10 @@ impl<'a> CompressedText<'a> {
         lws::decode(blob, word_size).map_err(|error| TextError { offset, kind: TextErrorKind::Blob(error) })
     }
 
-    /// Takes what can be had of the blob, also when the text is cut short.
+    /// Decodes as much of the blob as possible, also if the text is truncated.
     ///
     /// When the length is wrong and there are more than [`DUMP_LIMIT_CHARACTERS`], only these are
-    /// believed: behind them lies what happened to be in the memory of the device.
+    /// believed: after them lies what happened to be in the memory of the device.
     ///
     /// # Errors
     ///
@@ -235,14 +236,14 @@ impl<'a> CompressedText<'a> {
         let length = salvage.findings.length;
         if let (Some(printed), Some(_)) = (blob.get(..DUMP_LIMIT_CHARACTERS / 4 * 3), length) {
             salvage = lws::salvage(printed, word_size);
-            // The part may be a whole blob; the text is none all the same.
+            // The part may be a whole blob, but the text is not.
             salvage.findings.length = length;
         }
         Ok(salvage)
     }
 }
 
-/// `~b#` and the numbers behind it.
+/// `~b#` and the numbers after it.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodedText<'a> {
     line: &'a [u8],
@@ -250,8 +251,8 @@ pub struct DecodedText<'a> {
 }
 
 impl<'a> DecodedText<'a> {
-    /// Where it lies in the line: from `~b#` to the end of the last number that can be read, and
-    /// the space behind it.
+    /// Returns its range in the line. The range is from `~b#` to the end of the last number that
+    /// can be read, and the space after it.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         let Ok((_, mut frames)) = self.frames() else {
@@ -262,8 +263,8 @@ impl<'a> DecodedText<'a> {
         self.start..frames.position
     }
 
-    /// The allocation size, if there is one, and an iterator over the frames: the decode tool's
-    /// form and cairn's.
+    /// Returns the allocation size, if any, and an iterator over the frames. Both the decode tool's
+    /// form and cairn's are read.
     ///
     /// # Errors
     ///
@@ -309,7 +310,7 @@ impl<'a> DecodedText<'a> {
         ))
     }
 
-    /// The allocation size, and an iterator over the addresses.
+    /// Returns the allocation size, and an iterator over the addresses.
     ///
     /// # Errors
     ///
@@ -326,7 +327,7 @@ impl<'a> DecodedText<'a> {
     /// assert_eq!(addresses?, [0x1000, 0x2000].map(AbsoluteAddress::new));
     /// # Ok::<(), log_line::TextError>(())
     /// ```
-    pub fn parse(&self) -> Result<(u64, Addresses<'a>), TextError> {
+    pub fn parse(&self) -> Result<(u64, LineAddresses<'a>), TextError> {
         let position = self.start + DECODED_MARK.len();
         let error = |offset, kind| TextError { offset, kind };
         let rest = self.line.get(position..).unwrap_or_default();
@@ -338,25 +339,25 @@ impl<'a> DecodedText<'a> {
         if number.get(digits) != Some(&b',') {
             return Err(bad_number);
         }
-        Ok((size, Addresses { line: self.line, position: number_start + digits + 1 }))
+        Ok((size, LineAddresses { line: self.line, position: number_start + digits + 1 }))
     }
 }
 
-/// The addresses of a `~b#` line; ends at the first thing that does not start with ` 0x`, or after
-/// an error.
+/// Iterates over the addresses of a `~b#` line. Ends at the first text that does not start with
+/// ` 0x`, or after an error.
 #[derive(Clone, Debug)]
-pub struct Addresses<'a> {
+pub struct LineAddresses<'a> {
     line: &'a [u8],
     position: usize,
 }
 
-impl Addresses<'_> {
+impl LineAddresses<'_> {
     fn rest(&self) -> &[u8] {
         self.line.get(self.position..).unwrap_or_default()
     }
 }
 
-impl Iterator for Addresses<'_> {
+impl Iterator for LineAddresses<'_> {
     type Item = Result<AbsoluteAddress, TextError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -375,7 +376,7 @@ impl Iterator for Addresses<'_> {
     }
 }
 
-impl core::iter::FusedIterator for Addresses<'_> {}
+impl core::iter::FusedIterator for LineAddresses<'_> {}
 
 /// An allocation size as a text has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -440,8 +441,7 @@ impl Iterator for TextFrames<'_> {
 
 impl core::iter::FusedIterator for TextFrames<'_> {}
 
-/// The prefix that says which kind of frame an address is in a text; empty for a frame without
-/// address.
+/// Returns the prefix for the kind of a frame in a text; empty for a frame without address.
 #[must_use]
 pub const fn kind_prefix(frame: Frame) -> &'static str {
     match frame {
@@ -452,8 +452,9 @@ pub const fn kind_prefix(frame: Frame) -> &'static str {
     }
 }
 
-/// Reads a text that is nothing but one frame: `0x1000`, `pc:0x1000`, `ra:0x1000`, `async:0x1000`,
-/// each with or without a `?` behind it; `...5`, `...`. `None` when it does not start like a frame.
+/// Reads a text of exactly one frame. The forms are `0x1000`, `pc:0x1000`, `ra:0x1000`,
+/// `async:0x1000`, each with or without a `?` after it; `...5`, `...`. `None` when it does not
+/// start like a frame.
 ///
 /// # Errors
 ///
@@ -478,30 +479,29 @@ pub fn parse_frame(text: &[u8]) -> Option<Result<TextFrame, TextError>> {
     })
 }
 
-/// True for the start of an address with or without its kind, and for three points.
+/// Returns true for the start of an address with or without its kind, and for three points.
 fn starts_frame(text: &[u8]) -> bool {
     text.starts_with(b"...") || split_kind(text).is_some()
 }
 
 /// Makes a frame of one kind.
-type FrameKind = fn(AbsoluteAddress) -> Frame;
+type FrameConstructor = fn(AbsoluteAddress) -> Frame;
 
-/// What can stand before the digits of an address.
-const ADDRESS_STARTS: [(&[u8], FrameKind); 4] = [
+/// Prefixes of the digits of an address.
+const ADDRESS_STARTS: [(&[u8], FrameConstructor); 4] = [
     (b"0x", Frame::ReturnAddress),
     (b"ra:0x", Frame::ReturnAddress),
     (b"pc:0x", Frame::ProgramCounter),
     (b"async:0x", Frame::AsyncResumePoint),
 ];
 
-/// The kind of the address that `text` starts with, and the offset of its digits.
-fn split_kind(text: &[u8]) -> Option<(FrameKind, usize)> {
+/// Returns the kind of the address that `text` starts with, and the offset of its digits.
+fn split_kind(text: &[u8]) -> Option<(FrameConstructor, usize)> {
     let found = ADDRESS_STARTS.into_iter().find(|(prefix, _)| text.starts_with(prefix));
     found.map(|(prefix, kind)| (kind, prefix.len()))
 }
 
-/// The frame at the start of `text` and how long it is; or the offset of the number that cannot be
-/// read.
+/// Returns the frame at the start of `text` and its length, or the offset of a malformed number.
 fn leading_frame(text: &[u8]) -> Result<(TextFrame, usize), usize> {
     let certain = |frame| TextFrame { frame, is_uncertain: false };
     let Some((kind, start)) = split_kind(text) else {
@@ -509,7 +509,7 @@ fn leading_frame(text: &[u8]) -> Result<(TextFrame, usize), usize> {
         let number = text.get(POINTS..).unwrap_or_default();
         return match number.first() {
             Some(byte) if byte.is_ascii_alphanumeric() => match leading_number(number, 10) {
-                // "0 frames omitted" is nothing that a stack says.
+                // No stack has a mark for 0 omitted frames.
                 Some((count, digits)) if count > 0 => Ok((certain(Frame::Omitted(count)), POINTS + digits)),
                 _ => Err(POINTS),
             },
@@ -523,8 +523,8 @@ fn leading_frame(text: &[u8]) -> Result<(TextFrame, usize), usize> {
     Ok((TextFrame { frame, is_uncertain }, start + digits + usize::from(is_uncertain)))
 }
 
-/// Decodes a text by the rule of the reference decode tool: a whole blob in base64, with or without
-/// lead-in, and nothing else.
+/// Decodes a text as the reference decode tool does: one whole blob in base64. A lead-in may come
+/// before it.
 ///
 /// `~` with any character and `#` at the start is the lead-in. Both base64 alphabets, spaces, tabs
 /// and line ends anywhere, and missing padding are accepted. The blob in it is decoded strictly,
@@ -611,7 +611,7 @@ impl TextError {
     /// Moves an error in a base64 text that starts at `text_offset`.
     fn from_base64(error: DecodeIntoError, text_offset: usize) -> Self {
         match error {
-            DecodeIntoError::NotBase64(base64::DecodeError { offset, character }) => {
+            DecodeIntoError::NotBase64(base64::Base64Error { offset, character }) => {
                 Self { offset: text_offset + offset, kind: TextErrorKind::NotBase64 { character } }
             }
             DecodeIntoError::BufferTooSmall { buffer_bytes } => {
@@ -621,7 +621,8 @@ impl TextError {
     }
 }
 
-/// The next `~` at or behind `from`. Most log lines have none: look at sixteen bytes at once.
+/// Returns the next `~` at or after `from`. Most log lines have none: look at sixteen bytes at
+/// once.
 fn find_tilde(line: &[u8], from: usize) -> Option<usize> {
     let rest = line.get(from..)?;
     let is_tilde = |&byte: &u8| byte == b'~';
@@ -635,7 +636,7 @@ fn find_tilde(line: &[u8], from: usize) -> Option<usize> {
     Some(from + near + at)
 }
 
-/// Length of the mark at the start of `text` together with its base64 and padding.
+/// Returns the length of the mark at the start of `text` together with its base64 and padding.
 fn base64_end(text: &[u8]) -> usize {
     let body = text.iter().skip(COMPRESSED_MARK.len());
     let characters = body.clone().take_while(|&&character| base64::is_alphabet(character)).count();
@@ -643,8 +644,8 @@ fn base64_end(text: &[u8]) -> usize {
     COMPRESSED_MARK.len() + characters + padding
 }
 
-/// The number at the start of `text` and how many digits it has. `None` when there is no digit,
-/// when the number passes 64 bits, or when a letter or digit that is not its own follows.
+/// Returns the number at the start of `text` and how many digits it has. `None` when there is no
+/// digit, when the number passes 64 bits, or when a letter or digit that is not its own follows.
 fn leading_number(text: &[u8], radix: u32) -> Option<(u64, usize)> {
     let mut value = 0_u64;
     let mut digits = 0;

@@ -1,7 +1,7 @@
-//! Where a blob lies in front of an allocation.
+//! Finds the blob in front of an allocation.
 //!
-//! An allocator that records who asked for each block puts the record before the bytes it hands
-//! out:
+//! An allocator that records the requesting stack of each block puts the record before the bytes it
+//! returns:
 //!
 //! ```text
 //!   true allocation                                          list node                 user pointer
@@ -53,9 +53,8 @@ pub struct PrefixLayout {
 }
 
 impl PrefixLayout {
-    /// The layout for a blob of `blob_bytes`, its length field included, on a machine of this word
-    /// size. `None` when the blob is shorter than its length field or the sum passes the largest
-    /// number.
+    /// Creates the layout for a blob of `blob_bytes` (length field included) with this word size.
+    /// `None` when the blob is shorter than its length field or the sum passes the largest number.
     #[must_use]
     pub const fn new(blob_bytes: usize, word_size: WordSize) -> Option<Self> {
         if blob_bytes < LENGTH_BYTES {
@@ -70,13 +69,13 @@ impl PrefixLayout {
         Some(Self { blob_bytes, list_node_offset, prefix_bytes })
     }
 
-    /// Bytes of the pad, the first part.
+    /// Returns bytes of the pad, the first part.
     #[must_use]
     pub const fn pad_bytes(self) -> usize {
         self.list_node_offset - self.blob_bytes
     }
 
-    /// Bytes of the blob, its length field included.
+    /// Returns bytes of the blob, its length field included.
     #[must_use]
     pub const fn blob_bytes(self) -> usize {
         self.blob_bytes
@@ -94,13 +93,13 @@ impl PrefixLayout {
         self.list_node_offset - LENGTH_BYTES
     }
 
-    /// Where the list node starts: just behind the length field.
+    /// Where the list node starts: just after the length field.
     #[must_use]
     pub const fn list_node_offset(self) -> usize {
         self.list_node_offset
     }
 
-    /// Bytes of all parts together, which is where the user's bytes start.
+    /// Returns bytes of all parts together, which is where the user's bytes start.
     #[must_use]
     pub const fn prefix_bytes(self) -> usize {
         self.prefix_bytes
@@ -130,7 +129,7 @@ pub struct MetadataError {
     /// Offset in the memory image of the part at fault, or the offset given if no such part can
     /// exist.
     pub offset: usize,
-    /// What is wrong there.
+    /// Kind of the fault.
     pub kind: MetadataErrorKind,
 }
 
@@ -144,7 +143,7 @@ pub enum MetadataErrorKind {
     LengthTooSmall,
     /// By its length field the blob would start before the memory image.
     BlobBeforeMemory {
-        /// What the length field states.
+        /// Value of the length field.
         stated_bytes: u16,
     },
 }
@@ -171,7 +170,8 @@ impl fmt::Display for MetadataError {
 
 impl core::error::Error for MetadataError {}
 
-/// The record in front of the allocation whose user bytes start at `user_offset` of `memory`.
+/// Returns the record in front of the allocation whose user bytes start at `user_offset` of
+/// `memory`.
 ///
 /// # Errors
 ///
@@ -182,8 +182,8 @@ pub fn find(memory: &[u8], user_offset: usize, word_size: WordSize) -> Result<Me
     find_before_list_node(memory, list_node_offset, word_size)
 }
 
-/// The record in front of the list node at `list_node_offset` of `memory`: what a walk along the
-/// list of live allocations meets.
+/// Returns the record in front of the list node at `list_node_offset` of `memory`. A walk along the
+/// list of live allocations meets these nodes.
 ///
 /// # Errors
 ///

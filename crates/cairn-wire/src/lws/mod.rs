@@ -1,9 +1,9 @@
 //! Compressed backtraces of libwebsockets: a call stack and an allocation size in some thirty
 //! bytes.
 //!
-//! libwebsockets can put a record in front of every allocation that tells who asked for it and for
-//! how much, and can print these records as log lines. This module writes and reads the records
-//! ([`encode`], [`decode`], [`salvage`], and piece by piece [`Encoder`] and [`Blob`]), lays them
+//! libwebsockets can put a record in front of every allocation with the requesting stack and the
+//! size, and can print these records as log lines. This module writes and reads the records
+//! ([`encode`], [`decode`], [`salvage`], and piece by piece [`LwsEncoder`] and [`Blob`]), lays them
 //! out in memory ([`metadata`]), finds and writes the log lines ([`log_line`]), and picks frames as
 //! libwebsockets does ([`trim`]).
 //!
@@ -20,7 +20,7 @@
 //! let backtrace = lws::decode(sink.written(), WordSize::Bits64).unwrap();
 //! assert_eq!(*backtrace.addresses, addresses);
 //! assert_eq!(backtrace.allocation_size_bytes, 7520);
-//! # Ok::<(), lws::EncodeError>(())
+//! # Ok::<(), lws::LwsEncodeError>(())
 //! ```
 //!
 //! # The bytes
@@ -37,7 +37,7 @@
 //! ```
 //!
 //! A delta counts from the address `back` (1 to 8) items before. The length counts the whole blob,
-//! itself included; because it stands at the end, a reader that has only the address behind the
+//! itself included; because it is at the end, a reader that has only the address after the
 //! blob finds its start. The two documented addresses 0x406651 and 0x406852 begin so:
 //!
 //! ```text
@@ -53,8 +53,8 @@
 //!
 //! - The description has no spare bits. Every field has one; without them not even its own examples
 //!   decode.
-//! - What the spare bit holds depends on the compiler that built the C code; what some builds
-//!   write, others misread. Here it is written 0 and never looked at.
+//! - The spare bit depends on the compiler that built the C code; some builds misread the bits of
+//!   others. Here it is written 0 and ignored.
 //! - The description's first example, `~m#IF0BmagugNDWgCnkhdAYpQa6wAAV`, does not decode to the
 //!   line printed beside it, but to `0x40666a 0x40686b 0x406c34 0x406294`. The example in its
 //!   addr2line section is the matching one. The 55-byte example of the decode tool's README is in
@@ -65,11 +65,11 @@
 //! - On 64-bit machines the C code keeps values below 2^31 only. Others it writes damaged
 //!   ([`SuspectedLosses`]) and reads sign-extended, even from blobs of 32-bit devices. Here all
 //!   values up to 63 bits come back as they were. Nothing can hold a literal of 64 bits, such as a
-//!   kernel address: that is [`EncodeErrorKind::AddressTooWide`].
+//!   kernel address: that is [`LwsEncodeErrorKind::AddressTooWide`].
 //! - The C code writes 32 addresses as depth 0. Here more than 31 are refused.
-//! - The C code's buffer must be a byte larger than the blob ([`Capacity::Reference`]). If it is
-//!   not, two zero bytes stand for the blob: a length field that says 0, though its own two bytes
-//!   are there. Its reader of the memory in front of an allocation is then off by one word;
+//! - The C code's buffer must be a byte larger than the blob ([`BlobCapacity::Reference`]). If it
+//!   is not, two zero bytes represent the blob: a length field that says 0, though its own two
+//!   bytes are there. Its reader of the memory in front of an allocation is then off by one word;
 //!   [`metadata`] is not.
 
 mod decode;
@@ -79,11 +79,12 @@ pub mod metadata;
 mod trim;
 
 pub use decode::{
-    AddressList, Backtrace, Blob, DecodeError, DecodeErrorKind, Decoder, Ending, Findings, Salvage,
+    AddressList, Backtrace, Blob, BlobEnding, LwsDecoder, LwsError, LwsErrorKind, LwsFindings, Salvage,
     SuspectedLosses, decode, salvage,
 };
 pub use encode::{
-    Capacity, EncodeError, EncodeErrorKind, Encoder, OpenBlob, encode, encode_into, encode_or_give_up,
+    BlobCapacity, LwsEncodeError, LwsEncodeErrorKind, LwsEncoder, OpenBlob, encode, encode_into,
+    encode_or_give_up,
 };
 pub use trim::{CAPTURE_LIMIT, DEFAULT_POST, DEFAULT_PRE, trim};
 
@@ -93,11 +94,11 @@ pub const MAX_DEPTH: usize = 31;
 /// The longest blob: its length field has 16 bits.
 pub const MAX_BLOB_BYTES: usize = 0xffff;
 
-/// A buffer of this size holds every blob without fields of the caller's own, and the reference's
-/// spare byte: 31 literals of 63 bits take 291 bytes.
+/// Buffer size for every blob without own fields, in bytes; 31 literals of 63 bits take 291 bytes.
+/// The reference's spare byte is included.
 pub const BLOB_BUFFER_BYTES: usize = 296;
 
-/// What stands for a blob that could not be made: a length field of 0.
+/// Placeholder for a blob that could not be made: a length field of 0.
 pub const GIVE_UP_BLOB: [u8; 2] = [0, 0];
 
 /// The bits of an address that are right even where [`SuspectedLosses`] suspects a loss.
@@ -110,5 +111,5 @@ const LENGTH_BYTES: usize = 2;
 const HISTORY: usize = 8;
 
 // The largest blob: depth, 31 literals of 63 bits, a size of 63 bits, length; and the byte of
-// `Capacity::Reference`.
+// `BlobCapacity::Reference`.
 const _: () = assert!((6 + 31 * 73 + 71_usize).div_ceil(8) + LENGTH_BYTES < BLOB_BUFFER_BYTES);

@@ -1,4 +1,4 @@
-//! Which of the frames that an unwinder meets go into a backtrace.
+//! Selects the frames of an unwinder that go into a backtrace.
 
 use cairn_format::AbsoluteAddress;
 
@@ -6,12 +6,13 @@ use cairn_format::AbsoluteAddress;
 pub const DEFAULT_PRE: usize = 2;
 /// How many outermost frames libwebsockets leaves out: the loader's.
 pub const DEFAULT_POST: usize = 1;
-/// How many frames a libwebsockets capture keeps. One more than
+/// Maximum frames of a libwebsockets capture; 32. One more than
 /// [`MAX_DEPTH`](crate::lws::MAX_DEPTH): with `post` 0 a capture can be too deep to encode.
 pub const CAPTURE_LIMIT: usize = 32;
 
-/// The frames that libwebsockets keeps of a walk: without the first `pre`, without zero addresses,
-/// no more than [`CAPTURE_LIMIT`], and then without the last `post`, if more than `post` are there.
+/// Returns the frames of a walk that libwebsockets stores. They exclude the first `pre`, zero
+/// addresses, those after [`CAPTURE_LIMIT`], and then the last `post`, if there are more than
+/// `post`.
 ///
 /// In a stack deeper than the limit the `post` frames dropped are thus not the outermost ones: the
 /// 32nd goes, not `_start`.
@@ -20,8 +21,8 @@ pub const CAPTURE_LIMIT: usize = 32;
 /// use cairn_format::AbsoluteAddress;
 /// use cairn_wire::lws;
 /// let walked = [0x10, 0x20, 0x30, 0, 0x40, 0x50].map(AbsoluteAddress::new);
-/// let kept = lws::trim(walked.into_iter(), lws::DEFAULT_PRE, lws::DEFAULT_POST);
-/// assert!(kept.eq([0x30, 0x40].map(AbsoluteAddress::new)));
+/// let retained = lws::trim(walked.into_iter(), lws::DEFAULT_PRE, lws::DEFAULT_POST);
+/// assert!(retained.eq([0x30, 0x40].map(AbsoluteAddress::new)));
 /// ```
 pub fn trim<I>(walked: I, pre: usize, post: usize) -> impl Iterator<Item = AbsoluteAddress> + Clone
 where

@@ -1,11 +1,11 @@
-//! A string of the JSON text, borrowed as it stands there, unescaped only when it is looked at.
+//! A string of the JSON text, borrowed with its escapes and unescaped only when it is read.
 
 use core::fmt::{self, Write};
 
 use super::scanner::decode_escape;
-use crate::base64::{Assembler, DecodeError, DecodeIntoError, NotBase64};
+use crate::base64::{Assembler, Base64Error, DecodeIntoError, NotBase64};
 
-/// A string in a JSON text. Its escapes have been checked, so nothing here can fail for their sake.
+/// A string in a JSON text. Its escapes have been checked, so that unescaping cannot fail.
 ///
 /// Compares with and prints as the text it means, not as it is written.
 ///
@@ -16,7 +16,7 @@ use crate::base64::{Assembler, DecodeError, DecodeIntoError, NotBase64};
 /// assert_eq!(architecture, "arm/64");
 /// assert_eq!(architecture.to_string(), "arm/64");
 /// assert_eq!(architecture.escaped(), r"\u0061rm\/64");
-/// # Ok::<(), swift_json::ReadError>(())
+/// # Ok::<(), swift_json::SwiftJsonError>(())
 /// ```
 #[derive(Clone, Copy)]
 pub struct JsonText<'a> {
@@ -29,25 +29,25 @@ impl<'a> JsonText<'a> {
         Self { escaped }
     }
 
-    /// The text as it is written between the quotes.
+    /// Returns the text as it is written between the quotes.
     #[must_use]
     pub const fn escaped(self) -> &'a str {
         self.escaped
     }
 
-    /// The text itself, if it has no escapes and so is there in one piece.
+    /// Returns the text itself, if it has no escapes and so is there in one piece.
     #[must_use]
     pub fn as_plain(self) -> Option<&'a str> {
         (!self.escaped.contains('\\')).then_some(self.escaped)
     }
 
-    /// The characters of the text.
+    /// Returns the characters of the text.
     #[must_use]
     pub const fn characters(self) -> Characters<'a> {
         Characters { rest: self.escaped }
     }
 
-    /// The bytes behind the text, if it is base64.
+    /// Decodes the text from base64.
     #[must_use]
     pub const fn base64_bytes(self) -> Base64Bytes<'a> {
         Base64Bytes { characters: self.characters(), offset: 0, assembler: Assembler::new() }
@@ -130,7 +130,7 @@ impl Iterator for Characters<'_> {
     }
 }
 
-/// Iterates over the bytes behind a JSON string of base64. After an error the iterator ends.
+/// Iterates over the bytes that a JSON string of base64 encodes. After an error the iterator ends.
 ///
 /// An error has the index of the offending character in the text, an escape counted as one; a
 /// character that is not ASCII is reported as byte 0xff.
@@ -142,7 +142,7 @@ pub struct Base64Bytes<'a> {
 }
 
 impl Iterator for Base64Bytes<'_> {
-    type Item = Result<u8, DecodeError>;
+    type Item = Result<u8, Base64Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -155,7 +155,7 @@ impl Iterator for Base64Bytes<'_> {
                 Ok(Some(byte)) => return Some(Ok(byte)),
                 Err(NotBase64) => {
                     self.characters.rest = "";
-                    return Some(Err(DecodeError { offset, character }));
+                    return Some(Err(Base64Error { offset, character }));
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! A cursor over JSON text that checks the grammar and keeps nothing.
+//! A cursor over JSON text that checks the grammar and stores nothing.
 
-use super::{JsonText, MAX_DEPTH, ReadError, ReadErrorKind};
+use super::{JsonText, MAX_DEPTH, SwiftJsonError, SwiftJsonErrorKind};
 
-// The kinds of the open objects and arrays are kept as the bits of one number.
+// The kinds of the open objects and arrays are stored as the bits of one number.
 const _: () = assert!(MAX_DEPTH <= u64::BITS);
 
 /// The next byte of a JSON text.
@@ -11,7 +11,7 @@ pub(super) struct Scanner<'a> {
     position: usize,
 }
 
-/// The four bytes that JSON counts as white space.
+/// Returns the four bytes that JSON counts as white space.
 pub(super) const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
@@ -46,20 +46,20 @@ impl<'a> Scanner<'a> {
         is_next
     }
 
-    pub(super) fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ReadError> {
+    pub(super) fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), SwiftJsonError> {
         if self.eat(byte) { Ok(()) } else { Err(self.unexpected(expected)) }
     }
 
-    /// A string, its escapes checked and left in place.
-    pub(super) fn string(&mut self, expected: &'static str) -> Result<JsonText<'a>, ReadError> {
+    /// Returns a string, its escapes checked and left in place.
+    pub(super) fn string(&mut self, expected: &'static str) -> Result<JsonText<'a>, SwiftJsonError> {
         self.expect(b'"', expected)?;
         let start = self.position;
         loop {
             match self.peek() {
-                None => return Err(self.error(ReadErrorKind::UnexpectedEnd)),
+                None => return Err(self.error(SwiftJsonErrorKind::UnexpectedEnd)),
                 Some(b'"') => break,
                 Some(b'\\') => self.escape()?,
-                Some(0..=0x1f) => return Err(self.error(ReadErrorKind::ControlCharacter)),
+                Some(0..=0x1f) => return Err(self.error(SwiftJsonErrorKind::ControlCharacter)),
                 Some(_) => self.position += 1,
             }
         }
@@ -68,13 +68,13 @@ impl<'a> Scanner<'a> {
         match core::str::from_utf8(inside) {
             Ok(escaped) => Ok(JsonText::new(escaped)),
             Err(error) => {
-                Err(ReadError { offset: start + error.valid_up_to(), kind: ReadErrorKind::NotUtf8 })
+                Err(SwiftJsonError { offset: start + error.valid_up_to(), kind: SwiftJsonErrorKind::NotUtf8 })
             }
         }
     }
 
-    /// One escape, or two that make a surrogate pair.
-    fn escape(&mut self) -> Result<(), ReadError> {
+    /// Returns one escape, or two that make a surrogate pair.
+    fn escape(&mut self) -> Result<(), SwiftJsonError> {
         let start = self.position;
         let rest = self.rest();
         match escape_length(rest) {
@@ -85,15 +85,15 @@ impl<'a> Scanner<'a> {
             // The longest is `\ud83d\ude00`; with fewer bytes left the fault may be that the text
             // is cut.
             None if rest.len() < 12 && !rest.contains(&b'"') => {
-                Err(ReadError { offset: self.text.len(), kind: ReadErrorKind::UnexpectedEnd })
+                Err(SwiftJsonError { offset: self.text.len(), kind: SwiftJsonErrorKind::UnexpectedEnd })
             }
-            None => Err(ReadError { offset: start, kind: ReadErrorKind::BadEscape }),
+            None => Err(SwiftJsonError { offset: start, kind: SwiftJsonErrorKind::BadEscape }),
         }
     }
 
     /// Any value, however nested, checked and dropped. A loop, because the text says how deep it
     /// goes.
-    pub(super) fn skip_value(&mut self) -> Result<(), ReadError> {
+    pub(super) fn skip_value(&mut self) -> Result<(), SwiftJsonError> {
         // The bit of a level is 1 for an object; the innermost is the lowest.
         let mut objects = 0u64;
         let mut depth = 0;
@@ -102,7 +102,7 @@ impl<'a> Scanner<'a> {
             match self.peek() {
                 Some(open @ (b'{' | b'[')) => {
                     if depth == MAX_DEPTH {
-                        return Err(self.error(ReadErrorKind::TooDeep));
+                        return Err(self.error(SwiftJsonErrorKind::TooDeep));
                     }
                     self.position += 1;
                     depth += 1;
@@ -124,7 +124,7 @@ impl<'a> Scanner<'a> {
                 Some(b'n') => self.word(b"null")?,
                 _ => return Err(self.unexpected("a value")),
             }
-            // Behind a value: close what ends here, or go on to the next one.
+            // After a value: close what ends here, or go on to the next one.
             loop {
                 if depth == 0 {
                     return Ok(());
@@ -144,8 +144,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The key before a value, if the innermost level is an object.
-    fn skip_key_in(&mut self, objects: u64) -> Result<(), ReadError> {
+    /// Returns the key before a value, if the innermost level is an object.
+    fn skip_key_in(&mut self, objects: u64) -> Result<(), SwiftJsonError> {
         if objects & 1 == 0 {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl<'a> Scanner<'a> {
         self.expect(b':', "a colon")
     }
 
-    fn number(&mut self) -> Result<(), ReadError> {
+    fn number(&mut self) -> Result<(), SwiftJsonError> {
         self.eat(b'-');
         if !self.eat(b'0') {
             self.digits()?;
@@ -172,7 +172,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// At least one digit.
-    fn digits(&mut self) -> Result<(), ReadError> {
+    fn digits(&mut self) -> Result<(), SwiftJsonError> {
         let count = self.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
         if count == 0 {
             return Err(self.unexpected("a digit"));
@@ -181,31 +181,31 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn word(&mut self, word: &'static [u8]) -> Result<(), ReadError> {
+    fn word(&mut self, word: &'static [u8]) -> Result<(), SwiftJsonError> {
         for &byte in word {
             self.expect(byte, "true, false or null")?;
         }
         Ok(())
     }
 
-    fn unexpected(&self, expected: &'static str) -> ReadError {
+    fn unexpected(&self, expected: &'static str) -> SwiftJsonError {
         self.error(match self.peek() {
-            None => ReadErrorKind::UnexpectedEnd,
-            Some(_) => ReadErrorKind::NotJson { expected },
+            None => SwiftJsonErrorKind::UnexpectedEnd,
+            Some(_) => SwiftJsonErrorKind::NotJson { expected },
         })
     }
 
-    const fn error(&self, kind: ReadErrorKind) -> ReadError {
-        ReadError { offset: self.position, kind }
+    const fn error(&self, kind: SwiftJsonErrorKind) -> SwiftJsonError {
+        SwiftJsonError { offset: self.position, kind }
     }
 }
 
-/// The length of the escape that `text` begins with, if it is one; a surrogate pair counts as one.
+/// Returns the length of the escape at the start of `text`; a surrogate pair counts as one.
 fn escape_length(text: &[u8]) -> Option<usize> {
     decode_escape(text).map(|(_, length)| length)
 }
 
-/// The character and the length of the escape that `text` begins with.
+/// Returns the character and the length of the escape that `text` begins with.
 pub(super) fn decode_escape(text: &[u8]) -> Option<(char, usize)> {
     let simple = match text.get(1)? {
         b'"' => '"',
@@ -234,7 +234,7 @@ fn decode_unicode_escape(text: &[u8]) -> Option<(char, usize)> {
     char::from_u32(character).filter(|_| is_pair).map(|character| (character, 12))
 }
 
-/// The number in one `\uXXXX`.
+/// Returns the number in one `\uXXXX`.
 fn utf16_unit(text: &[u8]) -> Option<u32> {
     let (prefix, digits) = text.get(..6)?.split_at_checked(2)?;
     if prefix != b"\\u" {

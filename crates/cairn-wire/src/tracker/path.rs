@@ -1,5 +1,4 @@
-//! Paths as they stand in a recording: UTF-16 or UTF-32, little-endian, decoded only when someone
-//! looks.
+//! Paths in a recording: UTF-16 or UTF-32, little-endian, decoded only when they are read.
 
 use core::fmt;
 
@@ -13,7 +12,7 @@ pub enum CharWidth {
 }
 
 impl CharWidth {
-    /// Number of bytes: 2 or 4.
+    /// Returns the number of bytes: 2 or 4.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -40,39 +39,40 @@ pub struct ModulePath<'a> {
 }
 
 impl<'a> ModulePath<'a> {
-    /// A path of these bytes, little-endian. Bytes behind the last whole unit are dropped.
+    /// Creates a path of these bytes, little-endian. Bytes after the last whole unit are dropped.
     #[must_use]
     pub const fn new(bytes: &'a [u8], width: CharWidth) -> Self {
         let (bytes, _) = bytes.split_at(bytes.len() - bytes.len() % width.bytes());
         Self { bytes, width }
     }
 
-    /// The bytes as recorded.
+    /// Returns the bytes as recorded.
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// How wide its units are.
+    /// Returns how wide its units are.
     #[must_use]
     pub const fn width(&self) -> CharWidth {
         self.width
     }
 
-    /// How many units it has. A character outside the basic plane takes two units of UTF-16.
+    /// Returns how many units it has. A character outside the basic plane takes two units of
+    /// UTF-16.
     #[must_use]
     pub const fn units(&self) -> usize {
         self.bytes.len() / self.width.bytes()
     }
 
-    /// The characters, with U+FFFD for each unit that stands for none.
+    /// Returns the characters, with U+FFFD for each unit that represents none.
     #[must_use]
     pub const fn chars(&self) -> Chars<'a> {
         Chars { bytes: self.bytes, width: self.width, lossy: false }
     }
 
-    /// Whether all units stand for characters, so that [`chars`](Self::chars) and `Display` tell
-    /// all there is. Windows does not insist on that.
+    /// Returns whether all units represent characters, so that [`chars`](Self::chars) and `Display`
+    /// tell all there is. Windows does not insist on that.
     #[must_use]
     pub fn is_lossless(&self) -> bool {
         let mut chars = self.chars();
@@ -96,13 +96,13 @@ pub struct Chars<'a> {
 }
 
 impl Chars<'_> {
-    /// Whether a unit that stands for no character was passed so far.
+    /// Returns whether a unit that represents no character was passed so far.
     #[must_use]
     pub const fn is_lossy(&self) -> bool {
         self.lossy
     }
 
-    /// The next code point, or the lone surrogate or other number that stands for none.
+    /// Returns the next code point, or the lone surrogate or other number that represents none.
     fn code_point(&mut self) -> Option<u32> {
         match self.width {
             CharWidth::Four => {
@@ -115,15 +115,15 @@ impl Chars<'_> {
                 if !(0xd800..0xdc00).contains(&high) {
                     return Some(high);
                 }
-                // A high surrogate without its low one stands alone; what follows is its own
-                // character.
+                // A high surrogate without its low one is alone; the next unit is a character of
+                // its own.
                 let Some(low) = self.unit_of_two(0xdc00..=0xdfff) else { return Some(high) };
                 Some(0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00))
             }
         }
     }
 
-    /// The next UTF-16 unit if it is one of these; otherwise it stays where it is.
+    /// Returns the next UTF-16 unit if it is one of these; otherwise it stays where it is.
     fn unit_of_two(&mut self, accepted: core::ops::RangeInclusive<u32>) -> Option<u32> {
         let (unit, rest) = self.bytes.split_first_chunk()?;
         let unit = u32::from(u16::from_le_bytes(*unit));

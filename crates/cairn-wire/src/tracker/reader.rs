@@ -5,16 +5,16 @@ use core::fmt;
 use super::path::{CharWidth, ModulePath};
 use cairn_format::{AbsoluteAddress, Frame, WordSize, bytes::ByteReader};
 
-/// What a recording does not say about itself.
+/// Properties that a recording does not state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Layout {
+pub struct TrackerLayout {
     /// The width of addresses in the recorded program: 64 or 32 bits.
     pub word_size: WordSize,
     /// The width of the units of a path.
     pub char_width: CharWidth,
 }
 
-impl Layout {
+impl TrackerLayout {
     /// A 64-bit program on Windows.
     pub const WINDOWS_64: Self = Self { word_size: WordSize::Bits64, char_width: CharWidth::Two };
     /// A 32-bit program on Windows.
@@ -24,15 +24,15 @@ impl Layout {
     /// A 32-bit program elsewhere.
     pub const OTHER_32: Self = Self { word_size: WordSize::Bits32, char_width: CharWidth::Four };
 
-    /// The first of the four layouts that reads the recording to its end, in the order in which
-    /// they stand above. When none does, the one that gets farthest.
+    /// Returns the first of the four layouts that reads the recording to its end. They are tried in
+    /// the order above. When none does, the one that gets farthest.
     ///
     /// ```
-    /// use cairn_wire::tracker::Layout;
+    /// use cairn_wire::tracker::TrackerLayout;
     /// let one_stack = b"\x02\0\0\0\0\0\0\0\0\x01\0\x34\x12\0\0";
-    /// let guess = Layout::guess(one_stack);
-    /// assert_eq!((guess.layout, guess.whole), (Layout::WINDOWS_32, true));
-    /// assert!(!Layout::guess(&one_stack[..14]).whole);
+    /// let guess = TrackerLayout::guess(one_stack);
+    /// assert_eq!((guess.layout, guess.whole), (TrackerLayout::WINDOWS_32, true));
+    /// assert!(!TrackerLayout::guess(&one_stack[..14]).whole);
     /// ```
     #[must_use]
     pub fn guess(recording: &[u8]) -> Guess {
@@ -51,28 +51,28 @@ impl Layout {
     }
 }
 
-/// What [`Layout::guess`] came to.
+/// Result of [`TrackerLayout::guess`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guess {
     /// The layout to read with.
-    pub layout: Layout,
+    pub layout: TrackerLayout,
     /// Whether it reads the recording to its end. If not, the recording is cut or damaged, or no
     /// recording at all.
     pub whole: bool,
 }
 
-/// One event and where it stands.
+/// One event and its offset.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Record<'a> {
+pub struct TrackerRecord<'a> {
     /// Where the event starts: bytes from the start of the recording.
     pub offset: usize,
     /// Nanoseconds since 1970 by the clock on the wall. May go back.
     pub timestamp_nanos: u64,
-    /// What happened.
+    /// The event.
     pub event: Event<'a>,
 }
 
-/// What happened in the recorded program.
+/// Kinds of events in the recorded program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event<'a> {
     /// A module is there from now on.
@@ -90,25 +90,25 @@ pub enum Event<'a> {
         path: ModulePath<'a>,
     },
     /// A stack was taken.
-    Stack(Addresses<'a>),
+    Stack(StackAddresses<'a>),
 }
 
 /// Iterates over the return addresses of a stack, innermost first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Addresses<'a> {
+pub struct StackAddresses<'a> {
     /// Whole words.
     words: &'a [u8],
     word_size: WordSize,
 }
 
-impl<'a> Addresses<'a> {
-    /// The same as frames.
+impl<'a> StackAddresses<'a> {
+    /// Returns the same as frames.
     pub fn frames(self) -> impl Iterator<Item = Frame> + use<'a> {
         self.map(Frame::ReturnAddress)
     }
 }
 
-impl Iterator for Addresses<'_> {
+impl Iterator for StackAddresses<'_> {
     type Item = AbsoluteAddress;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -133,53 +133,53 @@ impl Iterator for Addresses<'_> {
     }
 }
 
-impl ExactSizeIterator for Addresses<'_> {}
-impl core::iter::FusedIterator for Addresses<'_> {}
+impl ExactSizeIterator for StackAddresses<'_> {}
+impl core::iter::FusedIterator for StackAddresses<'_> {}
 
 /// Iterates over the events of a recording.
 ///
-/// The first event that is cut or unknown is an error, and the iterator ends behind it: nothing
+/// The first event that is cut or unknown is an error, and the iterator ends after it: nothing
 /// marks the start of an event, so what follows cannot be trusted. Strict readers `collect` into a
 /// `Result`; lenient ones keep what came before, for which [`salvage`](Self::salvage) is a
 /// shorthand.
 ///
 /// ```
-/// use cairn_wire::tracker::{Layout, ReadErrorKind, Reader};
+/// use cairn_wire::tracker::{TrackerLayout, TrackerReadErrorKind, Reader};
 /// let recording = b"\x01\0\0\0\0\0\0\0\0\0\0\x07";
-/// let mut reader = Reader::new(recording, Layout::WINDOWS_64);
+/// let mut reader = Reader::new(recording, TrackerLayout::WINDOWS_64);
 /// assert!(reader.next().unwrap().is_ok());
 /// let error = reader.next().unwrap().unwrap_err();
-/// assert_eq!((error.offset, error.kind), (11, ReadErrorKind::UnknownEvent(7)));
+/// assert_eq!((error.offset, error.kind), (11, TrackerReadErrorKind::UnknownEvent(7)));
 /// assert!(reader.next().is_none());
 /// ```
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     input: ByteReader<'a>,
-    layout: Layout,
+    layout: TrackerLayout,
     like_reference: bool,
     ended: bool,
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the first event.
+    /// Creates a reader at the first event.
     #[must_use]
-    pub const fn new(recording: &'a [u8], layout: Layout) -> Self {
+    pub const fn new(recording: &'a [u8], layout: TrackerLayout) -> Self {
         Self { input: ByteReader::new(recording), layout, like_reference: false, ended: false }
     }
 
-    /// Reads as the reference's player does: an event of unknown code is skipped after 9 bytes, a
-    /// stack that is cut behind its timestamp has no addresses, other cut events are dropped, and
-    /// nothing is an error.
+    /// Reads as the reference's player does. It skips an event of unknown code after 9 bytes, reads
+    /// a stack that is cut after its timestamp as empty, drops other cut events, and reports no
+    /// error.
     #[must_use]
     pub const fn like_reference(self) -> Self {
         Self { like_reference: true, ..self }
     }
 
-    /// The events up to the first error, which is put into `error`.
+    /// Returns the events up to the first error, which is put into `error`.
     pub fn salvage<'e>(
         mut self,
-        error: &'e mut Option<ReadError>,
-    ) -> impl Iterator<Item = Record<'a>> + use<'a, 'e> {
+        error: &'e mut Option<TrackerReadError>,
+    ) -> impl Iterator<Item = TrackerRecord<'a>> + use<'a, 'e> {
         *error = None;
         core::iter::from_fn(move || match self.next()? {
             Ok(record) => Some(record),
@@ -190,17 +190,17 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// How many modules are loaded over the whole recording: the number of slots that a
-    /// [`Timeline`](super::Timeline) of it needs.
+    /// Counts the module loads of the whole recording. A [`Timeline`](super::Timeline) of it needs
+    /// this number of slots.
     #[must_use]
     pub fn count_loads(&self) -> usize {
-        let is_load = |record: &Record<'_>| matches!(record.event, Event::ModuleLoaded { .. });
+        let is_load = |record: &TrackerRecord<'_>| matches!(record.event, Event::ModuleLoaded { .. });
         self.clone().map_while(Result::ok).filter(is_load).count()
     }
 
-    /// The next event, or what is wrong with it.
-    fn read(&mut self) -> Result<Record<'a>, ReadErrorKind> {
-        use ReadErrorKind::{Truncated, UnknownEvent};
+    /// Returns the next event, or what is wrong with it.
+    fn read(&mut self) -> Result<TrackerRecord<'a>, TrackerReadErrorKind> {
+        use TrackerReadErrorKind::{Truncated, UnknownEvent};
         let offset = self.input.position();
         let code = self.input.byte().ok_or(Truncated)?;
         if code > 2 && !self.like_reference {
@@ -218,13 +218,13 @@ impl<'a> Reader<'a> {
             2 => Event::Stack(match self.addresses() {
                 None if self.like_reference => {
                     self.ended = true;
-                    Addresses { words: &[], word_size: self.layout.word_size }
+                    StackAddresses { words: &[], word_size: self.layout.word_size }
                 }
                 addresses => addresses.ok_or(Truncated)?,
             }),
             unknown => return Err(UnknownEvent(unknown)),
         };
-        Ok(Record { offset, timestamp_nanos, event })
+        Ok(TrackerRecord { offset, timestamp_nanos, event })
     }
 
     fn path(&mut self) -> Option<ModulePath<'a>> {
@@ -233,26 +233,26 @@ impl<'a> Reader<'a> {
         Some(ModulePath::new(self.input.take(units.checked_mul(width.bytes())?)?, width))
     }
 
-    fn addresses(&mut self) -> Option<Addresses<'a>> {
+    fn addresses(&mut self) -> Option<StackAddresses<'a>> {
         let count = usize::from(u16::from_le_bytes(self.input.array()?));
         let word_size = self.layout.word_size;
-        Some(Addresses { words: self.input.take(count.checked_mul(word_size.bytes())?)?, word_size })
+        Some(StackAddresses { words: self.input.take(count.checked_mul(word_size.bytes())?)?, word_size })
     }
 }
 
 impl<'a> Iterator for Reader<'a> {
-    type Item = Result<Record<'a>, ReadError>;
+    type Item = Result<TrackerRecord<'a>, TrackerReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.ended && !self.input.is_empty() {
             let offset = self.input.position();
             match self.read() {
                 Ok(record) => return Some(Ok(record)),
-                Err(ReadErrorKind::UnknownEvent(_)) if self.like_reference => {}
+                Err(TrackerReadErrorKind::UnknownEvent(_)) if self.like_reference => {}
                 Err(_) if self.like_reference => self.ended = true,
                 Err(kind) => {
                     self.ended = true;
-                    return Some(Err(ReadError { offset, kind }));
+                    return Some(Err(TrackerReadError { offset, kind }));
                 }
             }
         }
@@ -264,17 +264,17 @@ impl core::iter::FusedIterator for Reader<'_> {}
 
 /// Why a recording cannot be read further, and from which byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReadError {
+pub struct TrackerReadError {
     /// Where the offending event starts.
     pub offset: usize,
-    /// What was wrong with it.
-    pub kind: ReadErrorKind,
+    /// Kind of the fault.
+    pub kind: TrackerReadErrorKind,
 }
 
-/// What [`ReadError`] is about.
+/// Kinds of [`TrackerReadError`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum ReadErrorKind {
+pub enum TrackerReadErrorKind {
     /// The recording ends inside the event, or the event claims more than there is.
     Truncated,
     /// The event's code is not 0, 1 or 2. Recordings of 2022 numbered other events so, and are not
@@ -282,7 +282,7 @@ pub enum ReadErrorKind {
     UnknownEvent(u8),
 }
 
-impl fmt::Display for ReadErrorKind {
+impl fmt::Display for TrackerReadErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Truncated => f.write_str("the recording ends inside the event"),
@@ -291,10 +291,10 @@ impl fmt::Display for ReadErrorKind {
     }
 }
 
-impl fmt::Display for ReadError {
+impl fmt::Display for TrackerReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at byte {}", self.kind, self.offset)
     }
 }
 
-impl core::error::Error for ReadError {}
+impl core::error::Error for TrackerReadError {}

@@ -1,8 +1,7 @@
-//! Which module was where when: intervals of modules, and stacks resolved at their place in the
-//! file.
+//! Follows loads and unloads: intervals of modules, and stacks resolved at their place in the file.
 //!
 //! The crate has no memory of its own, so the caller lends slots, one for each *load* of a module.
-//! Running out of them is an error, and [`Reader::count_loads`] tells beforehand how many it takes.
+//! Running out of them is an error, and [`Reader::count_loads`] returns the number beforehand.
 //! (The other way, scanning the recording again from the start for each stack, needs no slots and
 //! quadratic time.)
 //!
@@ -18,7 +17,7 @@ use core::fmt;
 
 use super::{
     path::{CharWidth, ModulePath},
-    reader::{Addresses, Event, ReadErrorKind, Reader},
+    reader::{Event, Reader, StackAddresses, TrackerReadErrorKind},
     tree::{self, Link, NONE, Nodes},
 };
 use cairn_format::{AbsoluteAddress, Frame, ModuleOffset};
@@ -39,7 +38,7 @@ pub struct ModuleSlot<'a> {
     pub path: ModulePath<'a>,
     /// Its first byte.
     pub base: AbsoluteAddress,
-    /// How many bytes it takes. An empty module contains no address and stands in nobody's way.
+    /// How many bytes it takes. An empty module contains no address and overlaps no module.
     pub size_bytes: u32,
     /// The event that loaded it.
     pub loaded: EventPlace,
@@ -69,8 +68,7 @@ impl ModuleSlot<'_> {
         by_path: Link::EMPTY,
     };
 
-    /// The lower one comes first; where both begin at the same address, the one that was there
-    /// first.
+    /// Orders by address, and by time of loading where both begin at the same address.
     fn order(&self, other: &Self) -> Ordering {
         (self.range.first, self.rank).cmp(&(other.range.first, other.rank))
     }
@@ -147,7 +145,7 @@ impl Range {
         }
     }
 
-    /// Whether an address is in both. Empty ranges share none.
+    /// Returns whether an address is in both. Empty ranges share none.
     const fn overlaps(self, other: Self) -> bool {
         if self.size_bytes == 0 || other.size_bytes == 0 {
             return false;
@@ -155,9 +153,9 @@ impl Range {
         self.contains(other.first) || other.contains(self.first)
     }
 
-    /// Whether the reference's player takes the two for the same key of its map. It compares the
-    /// last address of one with the first of the other, where the "last" of an empty range lies
-    /// before its first.
+    /// Returns whether the reference's player takes the two for the same key of its map. It
+    /// compares the last address of one with the first of the other, where the "last" of an empty
+    /// range lies before its first.
     const fn is_same_key(self, other: Self) -> bool {
         self.last() >= other.first && other.last() >= self.first
     }
@@ -185,13 +183,13 @@ pub struct Timeline<'s, 'a> {
 pub struct Step<'t, 'a> {
     /// Where and when it was.
     pub place: EventPlace,
-    /// What it did to the modules, or the stack it holds.
+    /// Its change to the modules, or its stack.
     pub change: Change<'t, 'a>,
-    /// What was odd about it.
+    /// Its anomaly, if any.
     pub finding: Option<Finding>,
 }
 
-/// What an event did.
+/// Effect of an event.
 #[derive(Clone, Debug)]
 pub enum Change<'t, 'a> {
     /// A module was loaded; its index in [`Timeline::modules`].
@@ -204,7 +202,7 @@ pub enum Change<'t, 'a> {
     Stack(ResolvedStack<'t, 'a>),
 }
 
-/// What was odd about an event that is well-formed in itself.
+/// Anomalies of an event that is well-formed in itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Finding {
@@ -212,7 +210,7 @@ pub enum Finding {
     /// of a recording, where modules are listed both as they come and as they are there. The
     /// earlier interval ends here.
     ListedAgain,
-    /// So many other modules were still loaded where this one came; their unloads were missed.
+    /// Number of other modules that were still loaded at this address; their unloads were missed.
     /// Their intervals end here.
     Overlapped(usize),
     /// The path of an unload is not that of a loaded module, by exact comparison.
@@ -220,12 +218,12 @@ pub enum Finding {
 }
 
 impl<'s, 'a> Timeline<'s, 'a> {
-    /// A timeline at the start of the recording, which puts the modules into `slots`.
+    /// Creates a timeline at the start of the recording, which puts the modules into `slots`.
     pub fn new(reader: Reader<'a>, slots: &'s mut [ModuleSlot<'a>]) -> Self {
         Self { reader, slots, used: 0, by_address: NONE, by_path: NONE, like_reference: false, failed: false }
     }
 
-    /// Resolves as the reference's player does: a module loaded over another takes over the other's
+    /// Resolves as the reference's player does. A module loaded over another takes over the other's
     /// range and not its own, so that [`ModulePlace::offset`] may be meaningless (it wraps). Only
     /// the lowest of several others gives way.
     #[must_use]
@@ -233,13 +231,13 @@ impl<'s, 'a> Timeline<'s, 'a> {
         Self { like_reference: true, ..self }
     }
 
-    /// All loads so far, in the order of the recording.
+    /// Returns all loads so far, in the order of the recording.
     #[must_use]
     pub fn modules(&self) -> &[ModuleSlot<'a>] {
         self.slots.get(..self.used).unwrap_or_default()
     }
 
-    /// What the next event did; `None` at the end of the recording and behind an error.
+    /// Returns what the next event did; `None` at the end of the recording and after an error.
     ///
     /// # Errors
     ///
@@ -297,8 +295,8 @@ impl<'s, 'a> Timeline<'s, 'a> {
         Some(finding)
     }
 
-    /// Whether the module is in the tree by address. The reference compares a load with empty
-    /// modules, too.
+    /// Returns whether the module is in the tree by address. The reference compares a load with
+    /// empty modules, too.
     const fn is_by_address(&self, module: &ModuleSlot<'_>) -> bool {
         module.range.size_bytes != 0 || self.like_reference
     }
@@ -326,8 +324,7 @@ impl<'s, 'a> Timeline<'s, 'a> {
             .find(|(_, other)| other.range.overlaps(range))
     }
 
-    /// The reference's way: the lowest module in the way is replaced and leaves its range to the
-    /// new one.
+    /// Replaces the lowest overlapping module, as the reference does; the new one takes its range.
     fn replace_first_overlapped(&mut self, module: &mut ModuleSlot<'a>) -> Option<Finding> {
         let modules = self.loaded_modules();
         let (_, mut next) = modules.around(|_| false);
@@ -385,7 +382,7 @@ fn is_same_module(one: &ModuleSlot<'_>, other: &ModuleSlot<'_>) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct LoadedModules<'t, 'a> {
     slots: &'t [ModuleSlot<'a>],
-    /// Of the tree by address.
+    /// Root of the tree by address.
     root: usize,
 }
 
@@ -397,7 +394,7 @@ impl<'t, 'a> LoadedModules<'t, 'a> {
         self.slots.get(index).map_or(Link::EMPTY, |slot| slot.by_address)
     }
 
-    /// The highest of those for which this holds, from the lowest on, and the one above it.
+    /// Returns the highest of those for which this holds, from the lowest on, and the one above it.
     fn around(&self, holds: impl Fn(&ModuleSlot<'a>) -> bool) -> (Loaded<'t, 'a>, Loaded<'t, 'a>) {
         let holds = |index: usize| self.slots.get(index).is_some_and(&holds);
         let (below, above) = tree::around(|index| self.link(index), self.root, holds);
@@ -405,7 +402,7 @@ impl<'t, 'a> LoadedModules<'t, 'a> {
         (below.and_then(with_index), above.and_then(with_index))
     }
 
-    /// The one that contains this address.
+    /// Returns the one that contains this address.
     fn find(&self, address: AbsoluteAddress) -> Option<ModulePlace> {
         // Ranges that are not empty do not overlap, so the nearest of them is the only candidate.
         // (Empty ones are here in the reference's way alone.)
@@ -422,18 +419,18 @@ impl<'t, 'a> LoadedModules<'t, 'a> {
 /// A stack and the modules that were loaded when it was taken.
 #[derive(Clone, Debug)]
 pub struct ResolvedStack<'t, 'a> {
-    addresses: Addresses<'a>,
+    addresses: StackAddresses<'a>,
     modules: LoadedModules<'t, 'a>,
 }
 
 impl<'t, 'a> ResolvedStack<'t, 'a> {
-    /// The addresses as recorded, innermost first.
+    /// Returns the addresses as recorded, innermost first.
     #[must_use]
-    pub fn addresses(&self) -> Addresses<'a> {
+    pub fn addresses(&self) -> StackAddresses<'a> {
         self.addresses.clone()
     }
 
-    /// The addresses and where they were, innermost first.
+    /// Returns the addresses and where they were, innermost first.
     pub fn frames(&self) -> impl ExactSizeIterator<Item = ResolvedFrame> + use<'t, 'a> {
         let modules = self.modules;
         self.addresses().map(move |address| ResolvedFrame { address, place: modules.find(address) })
@@ -450,7 +447,7 @@ pub struct ResolvedFrame {
 }
 
 impl ResolvedFrame {
-    /// The address as a frame.
+    /// Returns the address as a frame.
     #[must_use]
     pub const fn frame(self) -> Frame {
         Frame::ReturnAddress(self.address)
@@ -460,7 +457,7 @@ impl ResolvedFrame {
 /// A place in a module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ModulePlace {
-    /// Index of the module in [`Timeline::modules`]: which load of which file.
+    /// Index of the module in [`Timeline::modules`]: it identifies the load and the file.
     pub module: usize,
     /// Distance from its base.
     pub offset: ModuleOffset,
@@ -471,18 +468,18 @@ pub struct ModulePlace {
 pub struct TimelineError {
     /// Where the event starts: bytes from the start of the recording.
     pub offset: usize,
-    /// What was wrong.
+    /// Kind of the fault.
     pub kind: TimelineErrorKind,
 }
 
-/// What [`TimelineError`] is about.
+/// Kinds of [`TimelineError`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TimelineErrorKind {
     /// The event cannot be read.
-    Read(ReadErrorKind),
-    /// The event loads a module, and all slots are taken. [`Reader::count_loads`] tells how many it
-    /// takes.
+    Read(TrackerReadErrorKind),
+    /// The event loads a module, and all slots are taken. [`Reader::count_loads`] returns the
+    /// number needed.
     OutOfSlots,
 }
 

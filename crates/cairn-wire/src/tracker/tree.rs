@@ -4,8 +4,8 @@
 //! This is an AA tree: a node's level is that of its place in a tree of nodes with two or three
 //! children. The depth is at most twice the logarithm of the number of nodes, whatever the order in
 //! which they come. (A tree with random priorities would be shorter to write, but its numbers could
-//! only come from the slots' indices, and whoever writes a recording chooses in which order these
-//! meet which keys.)
+//! only come from the slots' indices, and the writer of a recording chooses the order in which
+//! these meet the keys.)
 //!
 //! ```text
 //!   left child     one level below its parent
@@ -14,7 +14,7 @@
 
 use core::cmp::Ordering;
 
-/// The index that stands for no node.
+/// The index that represents no node.
 pub(super) const NONE: usize = usize::MAX;
 
 /// The place of one node in one tree.
@@ -34,11 +34,11 @@ impl Link {
 
 /// Slots as the nodes of one tree.
 pub(super) trait Nodes {
-    /// The link of a node; [`Link::EMPTY`] for [`NONE`].
+    /// Returns the link of a node; [`Link::EMPTY`] for [`NONE`].
     fn link(&self, index: usize) -> Link;
     /// Changes it.
     fn set_link(&mut self, index: usize, link: Link);
-    /// How two nodes are ordered. Equal are those with the same index only.
+    /// Returns how two nodes are ordered. Equal are those with the same index only.
     fn order(&self, one: usize, other: usize) -> Ordering;
 }
 
@@ -88,8 +88,8 @@ pub(super) fn remove(nodes: &mut impl Nodes, root: usize, index: usize) -> usize
     rebalance(nodes, root)
 }
 
-/// The last node for which `is_before` holds and the first for which it does not; it must hold for
-/// all nodes before the latter.
+/// Returns the last node for which `is_before` holds and the first for which it does not.
+/// `is_before` must hold for all nodes before the latter.
 pub(super) fn around(
     link_of: impl Fn(usize) -> Link,
     root: usize,
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers as nodes, which count how often they are compared.
+    /// Numbers as nodes, which count how many times they are compared.
     struct Numbers<'a> {
         keys: &'a [u32],
         links: [Link; 1024],
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// The depth of the tree, whose rules must hold.
+    /// Returns the depth of the tree, whose rules must hold.
     fn depth(nodes: &Numbers<'_>, root: usize) -> u32 {
         if root == NONE {
             return 0;
@@ -206,8 +206,7 @@ mod tests {
         1 + depth(nodes, link.left).max(depth(nodes, link.right))
     }
 
-    /// Adds all keys and takes them out again, in an order of its own, and compares with a sorted
-    /// list each time.
+    /// Adds and removes all keys, each in its own order, and compares with a sorted list each time.
     fn check(keys: &[u32], removal: impl Fn(usize) -> usize) {
         let count = keys.len();
         let mut nodes = Numbers { keys, links: [Link::EMPTY; 1024], comparisons: Cell::new(0) };
@@ -251,7 +250,7 @@ mod tests {
     // Failed with: no tree; a list that was shifted at each load, 2 billion steps for 64,000
     // modules.
     #[test]
-    fn trees_stay_shallow_in_any_order() {
+    fn tracker_trees_stay_shallow_in_any_order() {
         let mut keys = [0; 1024];
         let mut fill = |key: fn(u32) -> u32| {
             (0..).zip(&mut keys).for_each(|(index, slot)| *slot = key(index));

@@ -12,13 +12,13 @@ use serde_json::Value;
 
 pub mod mutate;
 
-/// The file of that name in `fixtures/vectors`.
+/// Returns the file of that name in `fixtures/vectors`.
 pub fn vector_path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/vectors").join(name)
 }
 
-/// All cases of a vector file whose `group` is `group` (`None`: all cases). Never empty, so that no
-/// test passes idly.
+/// Returns all cases of a vector file whose `group` is `group` (`None`: all cases). Never empty, so
+/// that no test passes idly.
 pub fn cases(file: &str, group: Option<&str>) -> Vec<Value> {
     let text = std::fs::read_to_string(vector_path(file)).unwrap();
     let mut document: Value = serde_json::from_str(&text).unwrap();
@@ -30,22 +30,22 @@ pub fn cases(file: &str, group: Option<&str>) -> Vec<Value> {
     cases
 }
 
-/// The `id` and `note` of a case, for assertion messages.
+/// Returns the `id` and `note` of a case, for assertion messages.
 pub fn name(case: &Value) -> String {
     format!("{}: {}", text(case, "id"), case["note"].as_str().unwrap_or(""))
 }
 
-/// A string field that must be there.
+/// Returns a string field that must be there.
 pub fn text<'a>(case: &'a Value, key: &str) -> &'a str {
     case[key].as_str().unwrap_or_else(|| panic!("{}: no text {key}", case["id"]))
 }
 
-/// A field of bytes in hexadecimal.
+/// Returns a field of bytes in hexadecimal.
 pub fn hex_field(case: &Value, key: &str) -> Vec<u8> {
     hex(text(case, key))
 }
 
-/// Bytes from hexadecimal digits.
+/// Returns bytes from hexadecimal digits.
 pub fn hex(digits: &str) -> Vec<u8> {
     assert!(digits.len() & 1 == 0, "odd number of hexadecimal digits");
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
@@ -56,7 +56,7 @@ pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A number: plain, or a string `0x…`, or a decimal string.
+/// Returns a number: plain, or a string `0x…`, or a decimal string.
 pub fn number(value: &Value) -> u64 {
     match value {
         Value::String(text) => match text.strip_prefix("0x") {
@@ -67,7 +67,7 @@ pub fn number(value: &Value) -> u64 {
     }
 }
 
-/// A list of numbers.
+/// Returns a list of numbers.
 pub fn numbers(value: &Value) -> Vec<u64> {
     value.as_array().unwrap_or_else(|| panic!("not a list: {value}")).iter().map(number).collect()
 }

@@ -11,16 +11,16 @@ use std::sync::Once;
 
 use serde_json::Value;
 
-/// A field that is not judged: its group and path (`*` for any place of a list, `[]` for its
-/// length), how many of its changes go unnoticed, and why.
+/// A field that is not judged. It has its group and path (`*` for any place of a list, `[]` for its
+/// length), the number of its changes that go unnoticed, and the reason.
 pub type Unjudged = (&'static str, usize, &'static str);
 
 thread_local! {
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Lists of more entries than this are changed at both ends only: the middle of a long stack is
-/// like its ends.
+/// Maximum length of lists that are changed at every entry. Longer ones are changed at both ends
+/// only: the middle of a long stack resembles its ends.
 const LONG_LIST: usize = 24;
 
 /// Checks all cases, and that every change of one is noticed but for those of the `unjudged`
@@ -74,20 +74,20 @@ fn quietly(check: impl FnOnce()) -> bool {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum PathStep {
     Key(String),
     Index(usize),
 }
 
 /// All leaves and lists of a case. Its name and its group are words about it, not parts of it.
-fn find_places(value: &Value, path: &mut Vec<Step>, places: &mut Vec<Vec<Step>>) {
+fn find_places(value: &Value, path: &mut Vec<PathStep>, places: &mut Vec<Vec<PathStep>>) {
     match value {
         Value::Object(fields) => {
             for (key, field) in fields {
                 if path.is_empty() && ["id", "note", "group"].contains(&key.as_str()) {
                     continue;
                 }
-                path.push(Step::Key(key.clone()));
+                path.push(PathStep::Key(key.clone()));
                 find_places(field, path, places);
                 path.pop();
             }
@@ -98,7 +98,7 @@ fn find_places(value: &Value, path: &mut Vec<Step>, places: &mut Vec<Vec<Step>>)
                 if list.len() > LONG_LIST && (LONG_LIST / 2..list.len() - LONG_LIST / 2).contains(&index) {
                     continue;
                 }
-                path.push(Step::Index(index));
+                path.push(PathStep::Index(index));
                 find_places(entry, path, places);
                 path.pop();
             }
@@ -107,30 +107,30 @@ fn find_places(value: &Value, path: &mut Vec<Step>, places: &mut Vec<Vec<Step>>)
     }
 }
 
-fn at<'a>(value: &'a Value, path: &[Step]) -> &'a Value {
+fn at<'a>(value: &'a Value, path: &[PathStep]) -> &'a Value {
     path.iter().fold(value, |value, step| match step {
-        Step::Key(key) => &value[key.as_str()],
-        Step::Index(index) => &value[index],
+        PathStep::Key(key) => &value[key.as_str()],
+        PathStep::Index(index) => &value[index],
     })
 }
 
-fn at_mut<'a>(value: &'a mut Value, path: &[Step]) -> &'a mut Value {
+fn at_mut<'a>(value: &'a mut Value, path: &[PathStep]) -> &'a mut Value {
     path.iter().fold(value, |value, step| match step {
-        Step::Key(key) => &mut value[key.as_str()],
-        Step::Index(index) => &mut value[*index],
+        PathStep::Key(key) => &mut value[key.as_str()],
+        PathStep::Index(index) => &mut value[*index],
     })
 }
 
-fn pattern(path: &[Step]) -> String {
+fn pattern(path: &[PathStep]) -> String {
     path.iter()
         .map(|step| match step {
-            Step::Key(key) => format!("/{key}"),
-            Step::Index(_) => "/*".to_owned(),
+            PathStep::Key(key) => format!("/{key}"),
+            PathStep::Index(_) => "/*".to_owned(),
         })
         .collect()
 }
 
-/// A value that means something else.
+/// Returns a value that means something else.
 fn changes_of(value: &Value) -> Vec<Value> {
     match value {
         Value::Null => vec!["00".into()],
@@ -149,7 +149,7 @@ fn changes_of(value: &Value) -> Vec<Value> {
     }
 }
 
-/// One character changed: the first, one in the middle and the last; of a number the last.
+/// Returns one character changed: the first, one in the middle and the last; of a number the last.
 fn changed_texts(text: &str) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
     let Some(last) = characters.len().checked_sub(1) else { return vec!["00".into()] };

@@ -118,7 +118,7 @@ impl DecodePrinter<'_> {
             let mut outcome = Outcome::Done;
             if format.format() == Format::Cif {
                 let Some(map) = log.image_map() else {
-                    place.complain(&convert::Error::NothingToHold);
+                    place.complain(&convert::ConvertError::NothingToHold);
                     return Ok(Outcome::Partly);
                 };
                 return self.convert(place, &Record::Images(map), format, encoding);

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 
 use cairn_logs::crash_log::{self, CrashLogError, Gathered, GatheredText, ObjectGatherer};
-use cairn_logs::decode::{self, Format, Options, Record};
+use cairn_logs::decode::{self, DecodeOptions, Format, Record};
 use cairn_logs::lines::LineReader;
 use cairn_logs::text_bytes::TextEncoding;
 use cairn_wire::lws::log_line::{self, Mark};
@@ -82,7 +82,7 @@ fn may_be_text(argument: &str) -> bool {
 pub(super) fn read(
     source: &InputSource,
     arguments: &Decode,
-    options: &Options,
+    options: &DecodeOptions,
     printer: &mut DecodePrinter<'_>,
 ) -> Result<Outcome, ReadError> {
     let reader: Box<dyn Read> = match source {
@@ -110,7 +110,7 @@ fn open_file(path: &PathBuf) -> io::Result<File> {
 struct Reading<'a, 'b> {
     source: &'a InputSource,
     arguments: &'a Decode,
-    options: &'a Options,
+    options: &'a DecodeOptions,
     printer: &'a mut DecodePrinter<'b>,
     outcome: Outcome,
 }

@@ -58,7 +58,7 @@ pub(super) struct DecodePrinter<'a> {
     pub(super) symbols: Option<ExecutableSymbols>,
     pub(super) crash_names: CrashNames<'a>,
     architecture: Option<String>,
-    dialect: cbf::Dialect,
+    dialect: cbf::CbfDialect,
     xnu_packing: xnu::Packing,
     pub(super) strict: bool,
     with_kinds: bool,
@@ -193,7 +193,7 @@ impl<'a> DecodePrinter<'a> {
         format: FormatName,
         encoding: OutputEncoding,
     ) -> io::Result<Outcome> {
-        let options = convert::Options {
+        let options = convert::ConvertOptions {
             architecture: self.architecture.as_deref(),
             dialect: self.dialect,
             xnu_packing: self.xnu_packing,
