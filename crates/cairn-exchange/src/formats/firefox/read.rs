@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer};
 use super::FORMAT;
 use crate::error::ExchangeError;
 use crate::inflate::{Budget, Limits, Unpacked};
-use crate::model::changes::{Change, Changes, BLOCK_BYTES};
+use crate::model::changes::{BLOCK_BYTES, Change, Changes};
 use crate::model::profile::{Function, Line, Location, Module, Profile, Stack};
 
 /// Newest known version. Later ones may move their tables, as versions before have, and would be
