@@ -35,9 +35,9 @@ impl FileBytes {
             return Ok(Self::Owned(Vec::new()));
         }
         // SAFETY: the mapping is private and read-only, `Mmap` unmaps it only when dropped, and the
-        // length comes from this descriptor, so the slice covers mapped pages. The contract of
-        // `map` excludes truncation. Concurrent writes may change bytes between reads, so no reader
-        // relies on reading the same value twice.
+        // length comes from this descriptor, so the slice covers mapped pages. If another process
+        // truncates the file, a read raises `SIGBUS` instead of returning wrong memory. Concurrent
+        // writes may change bytes between reads, so no reader relies on reading the same value twice.
         unsafe { Mmap::map(file) }.map(Self::Mapped)
     }
 }

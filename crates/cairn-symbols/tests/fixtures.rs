@@ -1,4 +1,4 @@
-//! Looks up each byte of code in small programs with every kind of debug information.
+//! Resolves each byte of code in small programs with every kind of debug information.
 //!
 //! The expected answers are in `fixtures/symbols/expected`; `CAIRN_UPDATE_GOLDENS=1` rewrites them.
 

@@ -59,7 +59,7 @@ fn indexes(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Looks up addresses all over the program, and beyond both of its ends.
+/// Resolves addresses all over the program, and beyond both of its ends.
 fn answers(symbolizer: &Symbolizer, module: ModuleId, step: usize) -> Vec<Resolution> {
     let end = fs::metadata(std::env::current_exe().unwrap()).unwrap().len();
     let lookups: Vec<(ModuleId, Lookup)> =

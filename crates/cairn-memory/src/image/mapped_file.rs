@@ -37,9 +37,9 @@ impl FileBytes {
             return Ok(Self::Owned(Vec::new()));
         }
         // SAFETY: the mapping is private and read-only, `Mmap` unmaps it only when dropped, and the
-        // length comes from this descriptor, so the slice covers mapped pages. Truncation is
-        // excluded by the contract in the module documentation. Concurrent writes may change bytes
-        // between reads, so no reader relies on reading the same value twice.
+        // length comes from this descriptor, so the slice covers mapped pages. If another process
+        // truncates the file, a read raises `SIGBUS` instead of returning wrong memory. Concurrent
+        // writes may change bytes between reads, so no reader relies on reading the same value twice.
         let map = unsafe { Mmap::map(&file) }?;
         Ok(Self::Mapped { map, file })
     }
