@@ -73,6 +73,7 @@ fn refuse(error: clap::Error) -> ! {
 }
 
 fn main() -> ExitCode {
+    commands::completions::answer_script();
     let cairn = match Cairn::try_parse_from(commands::symbolize::by_name(std::env::args_os())) {
         Ok(cairn) => cairn,
         Err(error) => refuse(error),

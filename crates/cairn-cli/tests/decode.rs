@@ -143,7 +143,7 @@ cairn: README.md: cannot read symbols: [..]
 
 "#]]);
     cairn().args(["decode", "Hello123"]).assert().code(1).stderr_eq(str![[r#"
-cairn: argument:1: no call stack found in this text; name its format with --from
+cairn: argument:1: no call stack found in this text; name its format with --input-format
 
 "#]]);
 }
