@@ -161,7 +161,7 @@ fn a_running_process_tells_its_heap_its_threads_and_an_address() {
     assert!(threads.iter().all(|thread| thread["end"] == "end of stack"), "{threads:?}");
 
     let largest = told["heap"]["largest"][0]["address"].as_str().unwrap().to_owned();
-    let place = text(&core(&["--pid", &pid, "--at", &largest]));
+    let place = text(&core(&["--pid", &pid, "--address", &largest]));
     assert!(place.contains(&format!("in the heap block at {largest}, in use")), "{place}");
     let flame = scratch("core-waiting.svg");
     text(&core(&["--pid", &pid, "--force", "--flame", flame.to_str().unwrap()]));
@@ -190,7 +190,7 @@ fn raw_memory_of_a_device_is_named_by_its_program() {
     let report = core(&["--raw", &raw, "--exe", elf, "--word", "32"]);
     let report = String::from_utf8(report.stdout).unwrap();
     assert!(report.contains("1 annotated block, 24 B, 1 cairn") && report.contains("[app.elf]"), "{report}");
-    let place = core(&["--raw", &raw, "--exe", elf, "--word", "32", "--at", "0x20000059"]);
+    let place = core(&["--raw", &raw, "--exe", elf, "--word", "32", "--address", "0x20000059"]);
     let place = String::from_utf8(place.stdout).unwrap();
     assert!(place.contains("1 bytes past the end of the block of 24 bytes at 0x20000040"), "{place}");
 }
@@ -198,12 +198,12 @@ fn raw_memory_of_a_device_is_named_by_its_program() {
 #[test]
 fn what_is_no_image_is_said_in_one_line() {
     let cases: [(&[&str], i32, &str); 6] = [
-        (&[], 1, "give a core file"),
+        (&[], 2, "give a core file"),
         (&["/nowhere/core"], 1, "/nowhere/core"),
         (&[CAIRN], 1, "not a core file or minidump"),
         (&["--pid", "4194304"], 1, "no process"),
         (&["--raw", "x", "--pid", "1"], 2, "cannot be used with"),
-        (&["--at", "nonsense", "core"], 2, "0x20000000"),
+        (&["--address", "nonsense", "core"], 2, "0x20000000"),
     ];
     for (arguments, code, expected) in cases {
         let output = core(arguments);

@@ -94,7 +94,7 @@ fn outputs_are_private_whatever_the_umask() {
         ("page.html", vec!["report", &recording, "--html", "page.html"]),
         ("folded.txt", vec!["export", &recording, "--to", "folded", "-o", "folded.txt"]),
         ("packed.cairn", vec!["pack", &recording, "-o", "packed.cairn", "--sums", "always"]),
-        ("now.cairn", vec!["snapshot", "--record", "now.cairn"]),
+        ("now.cairn", vec!["snapshot", "--output", "now.cairn"]),
     ];
     for (name, mut arguments) in runs {
         let own = std::process::id().to_string();

@@ -121,7 +121,7 @@ fn a_packed_recording_plays_as_the_spool_it_was() {
     pack(&Recording::from_bytes(bytes.clone()).unwrap(), &mut packed).unwrap();
     let (spool, packed) = (file("shape-spool.cairn", &bytes), file("shape-packed.cairn", &packed));
     for arguments in
-        [&[][..], &["--json"], &["--modules"], &["--since", "6ms", "--until", "9ms"], &["--collapse"]]
+        [&[][..], &["--json"], &["--modules"], &["--from", "6ms", "--to", "9ms"], &["--collapse"]]
     {
         let arguments = [&NAMED[..], arguments].concat();
         let [spool, packed] = [&spool, &packed].map(|path| output(&arguments, path));
@@ -140,7 +140,7 @@ fn filters_choose_events() {
         lines.lines().map(line).map(text).collect::<Vec<_>>()
     };
     assert_eq!(texts(&["--thread", "4712"]), ["in nothing", "\x1b]0;evil\x07"]);
-    assert_eq!(texts(&["--thread", "main", "--until", "8ms"]), ["in b", "in d"]);
+    assert_eq!(texts(&["--thread", "main", "--to", "8ms"]), ["in b", "in d"]);
     assert_eq!(texts(&["--module", "libb"]), ["in b", "\x1b]0;evil\x07"]);
     assert_eq!(texts(&["--module", "/opt/libd.so", "--module", "nosuch"]), ["in d"]);
     assert_eq!(texts(&["--match", "^make_header$"]), ["inlined"]);
@@ -148,17 +148,17 @@ fn filters_choose_events() {
     assert_eq!(texts(&["--match", "thing$"]), ["in nothing"]);
     assert_eq!(texts(&["--match", "模块"]), ["in b", "\x1b]0;evil\x07"]);
     assert_eq!(
-        texts(&["--since", "2018-04-08T20:05:44.009Z", "--until", "10.5ms"]),
+        texts(&["--from", "2018-04-08T20:05:44.009Z", "--to", "10.5ms"]),
         ["\x1b]0;evil\x07", "inlined"]
     );
-    assert_eq!(texts(&["--since", "2018-04-08T22:05:44.009+02:00", "--until", "10ms"]), ["\x1b]0;evil\x07"]);
+    assert_eq!(texts(&["--from", "2018-04-08T22:05:44.009+02:00", "--to", "10ms"]), ["\x1b]0;evil\x07"]);
     assert!(texts(&["--match", "make_header", "--no-symbols"]).is_empty());
 }
 
 #[test]
 fn a_file_of_another_build_is_told_and_not_used() {
     let path = file("another-build.cairn", &recording(&[0xab; 20]));
-    let stack = ["--since", "10ms", "--until", "10.5ms", "--symbols", "fixtures/device"];
+    let stack = ["--from", "10ms", "--to", "10.5ms", "--symbols", "fixtures/device"];
     let (text, told, code) = output(&stack, &path);
     assert!(text.contains("\"app.elf\"! 0x10338: app.elf+0x338\n"), "{text}");
     assert!(!text.contains("make_header"), "{text}");
@@ -185,11 +185,11 @@ fn symbols_may_lie_elsewhere() {
     let map = format!("/firmware={root}/firmware");
     let debug = format!("{root}/debug");
     for place in [["--sysroot", root], ["--map-path", &map], ["--debug-dir", &debug]] {
-        let (text, _, _) = output(&[&["--since", "10ms", "--until", "10.5ms"], &place[..]].concat(), &path);
+        let (text, _, _) = output(&[&["--from", "10ms", "--to", "10.5ms"], &place[..]].concat(), &path);
         assert!(text.contains("./app.c(81): make_header [inlined]\n"), "{place:?}: {text}");
     }
     // With a root of its own nothing outside of that is opened.
-    let (text, _, _) = output(&["--sysroot", "/nonexistent", "--since", "10ms"], &path);
+    let (text, _, _) = output(&["--sysroot", "/nonexistent", "--from", "10ms"], &path);
     assert!(!text.contains("make_header"), "{text}");
 }
 

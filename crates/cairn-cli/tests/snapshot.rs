@@ -118,7 +118,7 @@ fn a_recorded_snapshot_plays_as_it_was_shown() {
     let recording = waiting.program.with_extension("cairn");
     let _ = fs::remove_file(&recording);
     let path = recording.to_str().unwrap();
-    let (text, _, code) = snapshot(&[&waiting.id(), "--record", path]);
+    let (text, _, code) = snapshot(&[&waiting.id(), "--output", path]);
     assert_eq!(code, 0);
     let played = Command::new(CAIRN).args(["play", path, "--stacks"]).output().unwrap();
     assert!(played.status.success(), "{played:?}");
@@ -135,8 +135,8 @@ fn a_recorded_snapshot_plays_as_it_was_shown() {
     assert_eq!(functions(&played), functions(&text), "{played}");
     assert!(played.contains(" \"worker\": \"snapshot\"\n"), "{played}");
 
-    let (_, told, code) = snapshot(&[&waiting.id(), "--record", path]);
-    assert!(code == 1 && told.contains("File exists"), "a recording is overwritten: {told}");
+    let (_, told, code) = snapshot(&[&waiting.id(), "--output", path]);
+    assert!(code == 1 && told.contains("--force"), "a recording is overwritten: {told}");
 }
 
 #[test]
