@@ -12,7 +12,7 @@ use super::recorded::{About, HeapRead, ThreadName};
 use super::resident::{Resident, UsageSample};
 use super::tree::Tree;
 use super::unfreed::Unfreed;
-use super::{Cost, Errors, Position, Sampling, Sums, lifetime_class_range, size_class_range};
+use super::{Amount, Cost, Errors, Position, Sampling, Sums, lifetime_class_range, size_class_range};
 use cairn_format::recording::EndReason;
 
 /// Name and version of [`Report`].
@@ -20,13 +20,24 @@ pub const REPORT_SCHEMA: &str = "cairn.heap.report/1";
 /// Name and version of [`DiffReport`].
 pub const DIFF_SCHEMA: &str = "cairn.heap.diff/1";
 
-/// How much is told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// How much of each list is shown.
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limits {
     /// Entries of each list.
     pub entries: usize,
     /// Stacks of each entry.
     pub stacks: usize,
+    /// Entries that are a smaller part of the whole are left out, from 0 to 1.
+    pub least_share: f64,
+}
+
+impl Limits {
+    /// Returns how many of the entries are shown, of a list in which the most expensive come first.
+    #[must_use]
+    pub fn shown(&self, entries: &[Entry], cost: Cost, whole: Amount) -> usize {
+        let is_shown = |entry: &Entry| cost.of(&entry.sums).share_of(whole) >= self.least_share;
+        entries.iter().take(self.entries).take_while(|entry| is_shown(entry)).count()
+    }
 }
 
 /// What a recording adds up to.
@@ -524,7 +535,8 @@ fn tell_entries(
     cost: Cost,
     limits: Limits,
 ) -> Vec<EntryTold> {
-    let shown = &entries[..entries.len().min(limits.entries)];
+    let whole = cost.of(&questions.profile().totals);
+    let shown = &entries[..limits.shown(entries, cost, whole)];
     let stacks = |entry: &Entry| -> Vec<(u32, Position)> {
         entry.stacks.iter().take(limits.stacks).copied().collect()
     };

@@ -1,7 +1,6 @@
 //! `cairn core`: who allocated the blocks of a program that is no more.
 
 mod answers;
-pub(super) mod blocks;
 mod json;
 mod print;
 
@@ -10,15 +9,14 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::{
-    Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, Stacks,
-    TreeLimits,
+    Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, TreeLimits,
 };
+use cairn_analysis::source::names_of_image;
 use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
 use cairn_exchange::{Profile, Subject, Target, write};
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_memory::heap::{Annotated, BlockLayout, FindOptions};
-use cairn_memory::image::{FileState, Image, ImageModule, Machine, OpenOptions, RawFile};
-use cairn_symbols::SymbolizerOptions;
+use cairn_memory::image::{Image, Machine, OpenOptions, RawFile};
 use cairn_wire::heapblock::ByteOrder;
 use clap::{Args, ValueEnum};
 
@@ -252,7 +250,7 @@ impl Core {
     fn names(&self, answers: &Answers) -> Option<ModuleNames> {
         let wanted = self.symbols.wanted();
         let (options, allows) = (self.symbols.symbolizer(), self.symbols.allows_mismatch());
-        wanted.then(|| module_names(&answers.stacks.stacks, &answers.modules, options, allows))
+        wanted.then(|| names_of_image(&answers.stacks.stacks, &answers.modules, options, allows))
     }
 
     fn show(&self, answers: &Answers, namer: &dyn Namer, started: std::time::Instant) -> io::Result<()> {
@@ -461,26 +459,6 @@ impl Core {
         };
         self.raw.iter().map(file).collect()
     }
-}
-
-/// Names of the stacks in an image: of no module whose build is not known, but where the user allows that.
-fn module_names(
-    stacks: &Stacks,
-    modules: &[ImageModule],
-    options: SymbolizerOptions,
-    allows_mismatch: bool,
-) -> ModuleNames {
-    let names = ModuleNames::of(stacks, options);
-    if allows_mismatch {
-        return names;
-    }
-    let modules = modules.iter().enumerate();
-    names.without(modules.filter(|(_, module)| is_unsure(module)).map(|(index, _)| index))
-}
-
-/// True when any build of a module may have run: the names in the file on disk may be those of other functions.
-fn is_unsure(module: &ImageModule) -> bool {
-    !module.is_identified || module.build_id.is_empty() && matches!(module.file, FileState::Different(_))
 }
 
 fn machine_name(machine: Machine) -> String {

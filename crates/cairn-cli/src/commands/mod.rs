@@ -13,6 +13,7 @@ mod heap;
 mod heap_input;
 mod heap_text;
 mod index_later;
+mod input_file;
 mod options;
 mod pack;
 mod play;

@@ -39,6 +39,15 @@ pub(crate) struct SymbolOptions {
     #[arg(long)]
     no_symbols: bool,
 
+    /// Ask the servers in DEBUGINFOD_URLS for files that are not here, if this cairn was built with the feature debuginfod;
+    /// this is the default
+    #[arg(long, overrides_with = "no_debuginfod")]
+    debuginfod: bool,
+
+    /// Ask no servers for files
+    #[arg(long, overrides_with = "debuginfod")]
+    no_debuginfod: bool,
+
     #[command(flatten)]
     cache: CacheOptions,
 }
@@ -66,7 +75,6 @@ impl SymbolOptions {
     }
 
     /// True when files of another build may name addresses too.
-    #[cfg(target_os = "linux")]
     pub(crate) fn allows_mismatch(&self) -> bool {
         self.allow_mismatch
     }
@@ -77,7 +85,6 @@ impl SymbolOptions {
     }
 
     /// The root of the recorded machine, where the user says where it is.
-    #[cfg(target_os = "linux")]
     pub(crate) fn root(&self) -> Option<&std::path::Path> {
         self.sysroot.as_deref()
     }
@@ -85,7 +92,7 @@ impl SymbolOptions {
     /// For recordings and images, which may come from strangers and name any file of this machine.
     pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
         let options = limited(SymbolizerOptions::new()).allow_mismatch(self.allow_mismatch);
-        let mut options = options.only_checked_paths(true);
+        let mut options = options.only_checked_paths(true).debuginfod(self.debuginfod || !self.no_debuginfod);
         for directory in &self.symbols {
             options = options.symbol_dir(directory);
         }
@@ -109,6 +116,7 @@ impl SymbolOptions {
     /// The same for programs that are known.
     pub(crate) fn index_these_later(&self, programs: Vec<PathBuf>) {
         let mut search = Search::default().flag("--allow-mismatch", self.allow_mismatch);
+        search = search.flag("--no-debuginfod", self.no_debuginfod);
         search = self.symbols.iter().fold(search, |search, path| search.path("--symbol-dir", path));
         search = self.debug_dir.iter().fold(search, |search, path| search.path("--debug-dir", path));
         search = self.sysroot.iter().fold(search, |search, path| search.path("--sysroot", path));
