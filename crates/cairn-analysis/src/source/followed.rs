@@ -14,12 +14,12 @@ use crate::heap::{About, HeapRead, LiveHeap, Scope, Stacks, Update};
 /// A heap that may still grow. [`catch_up`](Self::catch_up) reads what is new; a file that cannot grow has ended at once.
 #[derive(Debug)]
 pub struct FollowedHeap {
-    state: State,
+    state: FollowedState,
     options: SourceOptions,
 }
 
 #[derive(Debug)]
-enum State {
+enum FollowedState {
     Recording(Box<LiveHeap>, std::path::PathBuf),
     Complete(Box<Complete>),
 }
@@ -42,12 +42,12 @@ impl FollowedHeap {
         let kind = FileKind::of_file(path).map_err(|error| SourceError::open(path, options, error))?;
         let state = if kind == FileKind::Recording {
             let live = LiveHeap::open(path).map_err(|error| SourceError::recording(path, options, error))?;
-            State::Recording(Box::new(live), path.to_owned())
+            FollowedState::Recording(Box::new(live), path.to_owned())
         } else {
             let source = HeapSource::open(path, options)?;
             let read = source.read(Scope::default(), ReadDetail::Whole)?;
             let stacks = Arc::new(source.stacks().clone());
-            State::Complete(Box::new(Complete { source, read, stacks, is_fresh: true }))
+            FollowedState::Complete(Box::new(Complete { source, read, stacks, is_fresh: true }))
         };
         Ok(Self { state, options: options.clone() })
     }
@@ -59,10 +59,10 @@ impl FollowedHeap {
     /// When the file cannot be read any more.
     pub fn catch_up(&mut self, most: Duration) -> Result<Update, SourceError> {
         match &mut self.state {
-            State::Recording(live, path) => {
+            FollowedState::Recording(live, path) => {
                 live.catch_up(most).map_err(|error| SourceError::recording(path, &self.options, error))
             }
-            State::Complete(complete) => Ok(Update {
+            FollowedState::Complete(complete) => Ok(Update {
                 is_new: std::mem::take(&mut complete.is_fresh),
                 is_behind: false,
                 has_ended: true,
@@ -75,8 +75,8 @@ impl FollowedHeap {
     #[must_use]
     pub fn snapshot(&self) -> HeapRead {
         match &self.state {
-            State::Recording(live, _) => live.snapshot(),
-            State::Complete(complete) => complete.read.clone(),
+            FollowedState::Recording(live, _) => live.snapshot(),
+            FollowedState::Complete(complete) => complete.read.clone(),
         }
     }
 
@@ -84,8 +84,8 @@ impl FollowedHeap {
     #[must_use]
     pub fn stacks(&self) -> Arc<Stacks> {
         match &self.state {
-            State::Recording(live, _) => live.stacks(),
-            State::Complete(complete) => Arc::clone(&complete.stacks),
+            FollowedState::Recording(live, _) => live.stacks(),
+            FollowedState::Complete(complete) => Arc::clone(&complete.stacks),
         }
     }
 
@@ -93,8 +93,8 @@ impl FollowedHeap {
     #[must_use]
     pub fn about(&self) -> About {
         match &self.state {
-            State::Recording(live, _) => live.about(),
-            State::Complete(complete) => complete.source.about(),
+            FollowedState::Recording(live, _) => live.about(),
+            FollowedState::Complete(complete) => complete.source.about(),
         }
     }
 
@@ -102,8 +102,8 @@ impl FollowedHeap {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         match &self.state {
-            State::Recording(live, _) => live.has_ended(),
-            State::Complete(_) => true,
+            FollowedState::Recording(live, _) => live.has_ended(),
+            FollowedState::Complete(_) => true,
         }
     }
 
@@ -111,8 +111,8 @@ impl FollowedHeap {
     #[must_use]
     pub fn spool(&self) -> Option<&Path> {
         match &self.state {
-            State::Recording(live, _) => live.spool(),
-            State::Complete(_) => None,
+            FollowedState::Recording(live, _) => live.spool(),
+            FollowedState::Complete(_) => None,
         }
     }
 
@@ -120,8 +120,8 @@ impl FollowedHeap {
     #[must_use]
     pub fn recording(&self) -> Option<&Recording> {
         match &self.state {
-            State::Recording(live, _) => Some(live.recording()),
-            State::Complete(_) => None,
+            FollowedState::Recording(live, _) => Some(live.recording()),
+            FollowedState::Complete(_) => None,
         }
     }
 
@@ -129,8 +129,8 @@ impl FollowedHeap {
     #[must_use]
     pub fn complete(&self) -> Option<&HeapSource> {
         match &self.state {
-            State::Recording(..) => None,
-            State::Complete(complete) => Some(&complete.source),
+            FollowedState::Recording(..) => None,
+            FollowedState::Complete(complete) => Some(&complete.source),
         }
     }
 
@@ -147,14 +147,14 @@ impl FollowedHeap {
     /// When the file cannot be read any more.
     pub fn read_slices(&self, most_slices: usize) -> Result<Option<Slices>, SourceError> {
         match &self.state {
-            State::Recording(live, path) => match live.ended() {
+            FollowedState::Recording(live, path) => match live.ended() {
                 Some(ended) => match ended.read_sliced(Scope::default(), most_slices) {
                     Ok((_, slices)) => Ok(Some(slices)),
                     Err(error) => Err(SourceError::recording(path, &self.options, error)),
                 },
                 None => Ok(None),
             },
-            State::Complete(complete) => {
+            FollowedState::Complete(complete) => {
                 let (_, slices) = complete.source.read_sliced(Scope::default(), most_slices)?;
                 Ok(Some(slices).filter(|slices| slices.count > 0))
             }

@@ -11,7 +11,7 @@ use clap::{Args, CommandFactory, ValueEnum};
 
 use super::heap_input::{HeapInput, OpenHeap, complain_about, failed, outcome_of, read, worse_of};
 use super::heap_text::{bytes, count, shortened, signed_bytes, signed_count, width};
-use super::options::{CostName, ListOptions, OutputOptions, TextOutput, View, views};
+use super::options::{CostName, ListOptions, OutputOptions, TextOutput, ViewName, views};
 use crate::output::{Outcome, Palette, Progress, printable};
 
 /// Show what grew between two recordings or core files, or two moments of one recording
@@ -38,7 +38,7 @@ pub(crate) struct DiffCommand {
 
     /// What an entry is: a stack, or all that one function or module asked for [default: stack]
     #[arg(long, value_name = "VIEW", value_parser = views(VIEWS))]
-    by: Option<View>,
+    by: Option<ViewName>,
 
     /// --by function, as it was called
     #[arg(long, hide = true, conflicts_with = "by")]
@@ -84,7 +84,7 @@ enum DiffFormat {
 const USUAL_ENTRIES: usize = 20;
 
 /// The views that two heaps can be compared by.
-const VIEWS: &[View] = &[View::Stack, View::Function, View::Module];
+const VIEWS: &[ViewName] = &[ViewName::Stack, ViewName::Function, ViewName::Module];
 
 /// How much a cost may grow.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -125,8 +125,8 @@ Examples:
   cairn diff core.100 core.200                       what blocks two cores of one program hold
   cairn diff app.4711.cairn --from 10s --to 60s      what is alive at 60 s and was not at 10 s
 
-Exit codes: 0 success; 1 a file cannot be read, or cannot answer the question; 2 invalid arguments; 3 parts of a file are
-missing from the answer; 4 the cost grew by more than --fail-above.";
+Exit codes: 0 success; 1 a file cannot be read, or cannot answer the question; 2 invalid arguments;
+3 parts of a file are missing from the answer; 4 the cost grew by more than --fail-above.";
 
 /// One of the two.
 struct Side {
@@ -174,8 +174,8 @@ impl DiffCommand {
         let (diff, totals, of_events) = self.compare(&before, &after, cost)?;
         drop(progress);
         let grouped = match self.view() {
-            View::Function => Some(diff.by_function()),
-            View::Module => Some(diff.by_module()),
+            ViewName::Function => Some(diff.by_function()),
+            ViewName::Module => Some(diff.by_module()),
             _ => None,
         };
         let entries = self.shown(&diff, grouped.as_deref().unwrap_or(&diff.entries));
@@ -204,8 +204,8 @@ impl DiffCommand {
         Ok(worse_of(worse_of(outcomes[0], outcomes[1]), of_events))
     }
 
-    fn view(&self) -> View {
-        if self.by_function { View::Function } else { self.by.unwrap_or(View::Stack) }
+    fn view(&self) -> ViewName {
+        if self.by_function { ViewName::Function } else { self.by.unwrap_or(ViewName::Stack) }
     }
 
     /// The cost that both sides can answer for.
@@ -323,8 +323,8 @@ impl DiffCommand {
     fn name_and_place(&self, frame: &DiffFrame) -> (String, String) {
         let Some(function) = &frame.function else {
             let name = match (self.view(), frame.module.as_str()) {
-                (View::Module, "") => "outside of all modules".to_owned(),
-                (View::Module, module) => printable(module).into_owned(),
+                (ViewName::Module, "") => "outside of all modules".to_owned(),
+                (ViewName::Module, module) => printable(module).into_owned(),
                 (_, module) => format!("[in {}, names not known]", printable(module)),
             };
             return (name, String::new());

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::heap::{Cost, Questions, Scope};
 use cairn_analysis::names::Names;
 use cairn_analysis::player::{Filter, PlayError, Player};
@@ -19,7 +20,7 @@ use clap::{Args, ValueEnum};
 
 use super::heap_input::{HeapInput, complain_about, failed, outcome_of, read, worse_of};
 use super::input_file::InputFile;
-use super::options::{CostName, ListOptions, View, cost_of, refuse_terminal, views};
+use super::options::{CostName, ListOptions, ViewName, cost_of, refuse_terminal, views};
 use crate::new_file::Output;
 use crate::output::{Outcome, Progress, complain};
 
@@ -48,7 +49,7 @@ pub(crate) struct Export {
 
     /// What the rows of a table are: csv, jsonl [default: stack]
     #[arg(long, value_name = "VIEW", value_parser = views(VIEWS))]
-    by: Option<View>,
+    by: Option<ViewName>,
 
     /// --by, as it was called
     #[arg(long, hide = true, value_name = "ROWS", conflicts_with = "by")]
@@ -104,15 +105,15 @@ impl FromStr for ToValue {
 }
 
 /// The views that a table can have.
-const VIEWS: &[View] = &[
-    View::Stack,
-    View::Function,
-    View::Line,
-    View::Module,
-    View::Thread,
-    View::Size,
-    View::Lifetime,
-    View::Time,
+const VIEWS: &[ViewName] = &[
+    ViewName::Stack,
+    ViewName::Function,
+    ViewName::Line,
+    ViewName::Module,
+    ViewName::Thread,
+    ViewName::Size,
+    ViewName::Lifetime,
+    ViewName::Time,
 ];
 
 const EXAMPLES: &str = "\
@@ -124,8 +125,8 @@ Examples:
   cairn export app.4711.cairn --format csv --by time
   cairn export core.4711 --format pprof                   the blocks in a core file
 
-Exit codes: 0 success; 1 the file cannot be read, cannot answer the question, or the output cannot be written; 2 invalid
-arguments; 3 parts of the file are missing from the output.";
+Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question, or the output cannot
+be written; 2 invalid arguments; 3 parts of the file are missing from the output.";
 
 /// The formats by their names, for `--help` and for what `--format` takes.
 fn formats() -> impl TypedValueParser<Value = Target> {
@@ -150,30 +151,30 @@ enum TableRows {
 }
 
 impl TableRows {
-    const fn view(self) -> View {
+    const fn view(self) -> ViewName {
         match self {
-            Self::Stacks => View::Stack,
-            Self::Functions => View::Function,
-            Self::Lines => View::Line,
-            Self::Modules => View::Module,
-            Self::Threads => View::Thread,
-            Self::Sizes => View::Size,
-            Self::Lifetimes => View::Lifetime,
-            Self::Timeline => View::Time,
+            Self::Stacks => ViewName::Stack,
+            Self::Functions => ViewName::Function,
+            Self::Lines => ViewName::Line,
+            Self::Modules => ViewName::Module,
+            Self::Threads => ViewName::Thread,
+            Self::Sizes => ViewName::Size,
+            Self::Lifetimes => ViewName::Lifetime,
+            Self::Timeline => ViewName::Time,
         }
     }
 }
 
-const fn rows_of(view: View) -> Rows {
+const fn rows_of(view: ViewName) -> Rows {
     match view {
-        View::Function => Rows::Functions,
-        View::Line => Rows::Lines,
-        View::Module => Rows::Modules,
-        View::Thread => Rows::Threads,
-        View::Size => Rows::Sizes,
-        View::Lifetime => Rows::Lifetimes,
-        View::Time => Rows::Timeline,
-        View::Stack | View::Tree | View::Callers => Rows::Stacks,
+        ViewName::Function => Rows::Functions,
+        ViewName::Line => Rows::Lines,
+        ViewName::Module => Rows::Modules,
+        ViewName::Thread => Rows::Threads,
+        ViewName::Size => Rows::Sizes,
+        ViewName::Lifetime => Rows::Lifetimes,
+        ViewName::Time => Rows::Timeline,
+        ViewName::Stack | ViewName::Tree | ViewName::Callers => Rows::Stacks,
     }
 }
 
@@ -246,7 +247,7 @@ impl Export {
     }
 
     fn rows(&self) -> Rows {
-        rows_of(self.by.or(self.table.map(TableRows::view)).unwrap_or(View::Stack))
+        rows_of(self.by.or(self.table.map(TableRows::view)).unwrap_or(ViewName::Stack))
     }
 
     /// A limit leaves stacks out, which formats of events and other tables do not have.
@@ -302,7 +303,7 @@ impl Export {
             Some(_) => cost_of(source, self.cost, span)?,
             None => source.usual_cost(TimeSpan::ALL),
         };
-        if let Some(question) = self.by.or(self.table.map(TableRows::view)).and_then(View::question) {
+        if let Some(question) = self.by.or(self.table.map(TableRows::view)).and_then(ViewName::question) {
             source.check(question).map_err(failed)?;
         }
         let symbols = source.symbols();
@@ -427,9 +428,9 @@ fn beside(file: &Path, extension: &str) -> PathBuf {
 
 /// True for files that the player reads.
 fn has_marks(path: &Path) -> bool {
-    let file = path.is_file().then(|| File::open(path).ok()).flatten();
-    let kind = file.and_then(|file| Kind::of(file).ok().flatten());
-    matches!(kind, Some(Kind::Cairn | Kind::Tracker))
+    let is_recording = FileKind::of_file(path).is_ok_and(|kind| kind == FileKind::Recording);
+    let kind = || File::open(path).ok().and_then(|file| Kind::of(file).ok().flatten());
+    is_recording || kind() == Some(Kind::Tracker)
 }
 
 fn is_heap(source: &HeapSource) -> bool {

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use super::heap_input::{HeapInput, complain_about, outcome_of, read, worse_of};
 use super::heap_text::{bytes, count, counted, duration};
 use super::options::{
-    CostName, ListOptions, OutputOptions, TimeOptions, View, cost_of, parse_percent, views,
+    CostName, ListOptions, OutputOptions, TimeOptions, ViewName, cost_of, parse_percent, views,
 };
 use crate::new_file::Output;
 use crate::output::{Outcome, Progress};
@@ -27,7 +27,7 @@ pub(crate) struct FlameCommand {
 
     /// Where the graph begins: tree at main, callers at the functions that asked for memory
     #[arg(long, value_name = "VIEW", value_parser = views(VIEWS), default_value = "tree")]
-    by: View,
+    by: ViewName,
 
     /// What widths stand for [default: peak; leaked, which is what is alive, where a time is given]
     #[arg(long, value_name = "COST")]
@@ -59,7 +59,7 @@ pub(crate) struct FlameCommand {
 }
 
 /// The views that a graph can have.
-const VIEWS: &[View] = &[View::Tree, View::Callers];
+const VIEWS: &[ViewName] = &[ViewName::Tree, ViewName::Callers];
 
 /// A format of the graph.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -79,12 +79,12 @@ Examples:
 
 --limit 1% leaves out what is narrower than 1 % of the whole; 0.05 % is usual, and --full leaves out nothing.
 
-Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question; 2 invalid arguments; 3 parts of the
-file are missing from the answer.";
+Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question; 2 invalid arguments;
+3 parts of the file are missing from the answer.";
 
 impl FlameCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        if self.by == View::Callers && self.is_folded() {
+        if self.by == ViewName::Callers && self.is_folded() {
             let text = "folded stacks begin at main: leave --by callers out\n";
             clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text).exit();
         }
@@ -155,7 +155,7 @@ impl FlameCommand {
             }
         };
         let direction = match self.by {
-            View::Callers => Direction::FromAllocations,
+            ViewName::Callers => Direction::FromAllocations,
             _ => Direction::FromMain,
         };
         let tree = questions.tree(direction, cost, limits);

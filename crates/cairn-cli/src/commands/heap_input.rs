@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
-use cairn_analysis::heap::schema::ScopeTold;
+use cairn_analysis::heap::schema::ScopeJson;
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{Folding, HeapRead, Names, Scope};
 use cairn_analysis::source::{
@@ -147,8 +147,8 @@ impl HeapInput {
     }
 
     /// The scope as JSON has it.
-    pub(crate) fn scope_json(&self, span: TimeSpan) -> ScopeTold {
-        ScopeTold {
+    pub(crate) fn scope_json(&self, span: TimeSpan) -> ScopeJson {
+        ScopeJson {
             from_nanos: span.from_nanos,
             to_nanos: (span.to_nanos != u64::MAX).then_some(span.to_nanos),
             filters: self.filter_texts(),

@@ -15,7 +15,7 @@ use crate::output::{Guarded, Palette, colored_stdout};
 
 /// A view of a heap.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
-pub(crate) enum View {
+pub(crate) enum ViewName {
     /// Functions that asked for memory
     Function,
     /// Lines that asked for memory
@@ -38,7 +38,7 @@ pub(crate) enum View {
     Time,
 }
 
-impl View {
+impl ViewName {
     /// True when it needs sums of stacks alone.
     pub(crate) const fn is_by_stack(self) -> bool {
         matches!(self, Self::Function | Self::Line | Self::Module | Self::Stack | Self::Tree | Self::Callers)
@@ -67,9 +67,9 @@ impl View {
 }
 
 /// Parses those of the views that a command has.
-pub(crate) fn views(views: &'static [View]) -> impl TypedValueParser<Value = View> {
+pub(crate) fn views(views: &'static [ViewName]) -> impl TypedValueParser<Value = ViewName> {
     let values = views.iter().filter_map(ValueEnum::to_possible_value);
-    PossibleValuesParser::new(values).try_map(|name| View::from_str(&name, false))
+    PossibleValuesParser::new(values).try_map(|name| ViewName::from_str(&name, false))
 }
 
 /// A cost by name.
@@ -141,7 +141,7 @@ impl TimeOptions {
 /// Where an answer goes.
 #[derive(Args)]
 pub(crate) struct OutputOptions {
-    /// Where to write it; - for standard output
+    /// Where to write it; - for standard output, which is the default
     #[arg(short, long, value_name = "FILE", default_value = "-", hide_default_value = true)]
     pub(crate) output: PathBuf,
 

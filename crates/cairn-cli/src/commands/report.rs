@@ -6,7 +6,7 @@ mod print;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::heap::schema::{Asked, Limits, Report};
+use cairn_analysis::heap::schema::{Limits, Report, ReportRequest};
 use cairn_analysis::heap::{
     Cost, Direction, HeapRead, Names, Questions, Suppressed, Suppressions, Tree, TreeLimits,
 };
@@ -17,17 +17,18 @@ use super::heap_input::{
     HeapInput, OpenHeap, complain_about, failed, outcome_of, read, read_sliced, worse_of,
 };
 use super::options::{
-    CostName, ListOptions, OutputOptions, TextOutput, TimeOptions, View, cost_of, refuse_terminal,
+    CostName, ListOptions, OutputOptions, TextOutput, TimeOptions, ViewName, cost_of, refuse_terminal,
 };
 use super::unseen::why_nothing_was_seen;
 use crate::new_file::Output;
 use crate::output::{Outcome, Progress};
-use print::Printer;
+use print::ReportPrinter;
 
 /// Show where the memory goes: peak, leaks, allocations
 ///
-/// Reads what `cairn heap` recorded, also while the program still runs. Without --by it shows the whole picture: the
-/// totals, memory over time, and who holds most at the peak, leaks, allocates, and allocates for a moment only.
+/// Reads a recording of `cairn heap`, also while the program still runs, and other files that hold a heap. Without --by it
+/// shows the whole picture: totals, memory over time, and the functions with most memory at the peak, most leaks, most
+/// allocations and most temporary allocations.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportCommand {
@@ -37,7 +38,7 @@ pub(crate) struct ReportCommand {
 
     /// Show only this view
     #[arg(long, value_name = "VIEW")]
-    by: Option<View>,
+    by: Option<ViewName>,
 
     /// What is measured [default: peak; leaked, which is what is alive, where a time is given]
     #[arg(long, value_name = "COST")]
@@ -99,12 +100,14 @@ Examples:
   cairn report app.4711.cairn --format html -o app.html    a page for a browser
   cairn report app.4711.cairn --suppressions lsan.supp --json | jq .leaked_bytes
 
-A frame is shown as function, file:line and [module]; an entry names the innermost frame outside the allocator.
-Temporary: freed before its thread allocated another block, whatever was freed meanwhile and whichever thread frees.
-heaptrack counts otherwise: a free right behind an allocation of the same stack and size, in the order of all threads.
+A frame is shown as function, file:line and [module]; an entry names the innermost frame outside the
+allocator.
+Temporary: freed before its thread allocated another block, whatever was freed meanwhile and whichever
+thread frees. heaptrack counts otherwise: a free right behind an allocation of the same stack and
+size, in the order of all threads.
 
-Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question; 2 invalid arguments; 3 parts of the
-file are missing from the answer.";
+Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question; 2 invalid arguments;
+3 parts of the file are missing from the answer.";
 
 impl ReportCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
@@ -174,7 +177,7 @@ impl ReportCommand {
         progress: Progress,
     ) -> io::Result<Outcome> {
         let source = &heap.source;
-        if let Some(question) = self.by.and_then(View::question) {
+        if let Some(question) = self.by.and_then(ViewName::question) {
             source.check(question).map_err(failed)?;
         }
         let output = self.output.begin_text(&self.file)?;
@@ -217,12 +220,12 @@ impl ReportCommand {
         let &Shown { source, answer, suppressed, span, cost } = shown;
         let mut questions = Questions::new(&answer.profile, names);
         let tree = self.tree(&mut questions, cost);
-        let asked = Asked {
+        let asked = ReportRequest {
             about: &source.about(),
             read: answer,
             scope: self.input.scope_json(span),
             cost,
-            group: self.by.map_or(View::Function, |view| view).group(),
+            group: self.by.map_or(ViewName::Function, |view| view).group(),
             limits: self.limits(),
             suppressed,
             tree: tree.as_ref(),
@@ -242,7 +245,8 @@ impl ReportCommand {
         let (file, palette) = (PathBuf::from(source.name()), output.palette());
         let is_to_people = self.output.is_stdout();
         let mut printer =
-            Printer::new(&mut output, &mut questions, &asked, self.list.full, &file, unseen).colored(palette);
+            ReportPrinter::new(&mut output, &mut questions, &asked, self.list.full, &file, unseen)
+                .colored(palette);
         if !is_to_people {
             printer = printer.to_file();
         }
@@ -261,12 +265,14 @@ impl ReportCommand {
                 let only = Some(source.usual_cost(TimeSpan::ALL)).filter(|&cost| cost != Cost::Peak);
                 printer.whole_picture(self.cost.map(CostName::cost).or(only))?;
             }
-            Some(View::Function | View::Line | View::Module | View::Stack) => printer.list()?,
-            Some(View::Tree | View::Callers) => printer.tree(self.by == Some(View::Tree))?,
-            Some(View::Thread) => printer.threads()?,
-            Some(View::Size) => printer.sizes()?,
-            Some(View::Lifetime) => printer.lifetimes()?,
-            Some(View::Time) => printer.time()?,
+            Some(ViewName::Function | ViewName::Line | ViewName::Module | ViewName::Stack) => {
+                printer.list()?
+            }
+            Some(ViewName::Tree | ViewName::Callers) => printer.tree(self.by == Some(ViewName::Tree))?,
+            Some(ViewName::Thread) => printer.threads()?,
+            Some(ViewName::Size) => printer.sizes()?,
+            Some(ViewName::Lifetime) => printer.lifetimes()?,
+            Some(ViewName::Time) => printer.time()?,
         }
         output.finish()
     }
@@ -295,8 +301,8 @@ impl ReportCommand {
 
     fn tree(&self, questions: &mut Questions<'_>, cost: Cost) -> Option<Tree> {
         let direction = match self.by {
-            Some(View::Tree) => Direction::FromMain,
-            Some(View::Callers) => Direction::FromAllocations,
+            Some(ViewName::Tree) => Direction::FromMain,
+            Some(ViewName::Callers) => Direction::FromAllocations,
             _ => return None,
         };
         let usual = TreeLimits::default();

@@ -121,10 +121,11 @@ Examples:
   cairn top 4711 --once -n 5                   the five largest, once
 
 Keys: ? shows all keys. q leaves, Enter shows the whole stack of a row, Tab changes what a row is,
-< and > change the order of the rows, / searches, 0 counts growth from now on, p pauses the screen, m puts
-a mark into the recording, x and s stop and start it.
+< and > change the order of the rows, / searches, 0 counts growth from now on, p pauses the screen,
+m puts a mark into the recording, x and s stop and start it.
 
-Exit codes: 0 success; 1 there is no such process or file, or it cannot be read; 2 invalid arguments.";
+Exit codes: 0 success; 1 there is no such process or file, or it cannot be read; 2 invalid
+arguments.";
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     /// More often there is nothing new.

@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::heap_input::{HeapInput, failed};
 use super::input_file::InputFile;
-use super::options::{CostName, View as ViewName, views};
+use super::options::{CostName, ViewName, views};
 use super::target::{Target, resolve};
 use crate::output::{Outcome, complain};
 

@@ -26,15 +26,15 @@ const MOST_DEPTH: u32 = 1000;
 #[derive(Serialize)]
 struct Comparison {
     schema: &'static str,
-    before: SideTold,
-    after: SideTold,
+    before: SideJson,
+    after: SideJson,
     put_together: usize,
     strings: Vec<String>,
     columns: BTreeMap<&'static str, ColumnPlace>,
 }
 
 #[derive(Serialize)]
-struct SideTold {
+struct SideJson {
     command: Vec<String>,
     filters: Vec<String>,
     duration_nanos: u64,
@@ -75,7 +75,7 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
     let (second_read, second_words) = read(&second, &mut names, &after.part)?;
     let mut second_questions = Questions::new(&second_read.profile, names);
     let tree = DiffTree::of(&mut first_questions, &mut second_questions, MOST_CALLS);
-    let told = |read: &HeapRead, part: &Part, words: Vec<String>, source: &HeapSource| SideTold {
+    let told = |read: &HeapRead, part: &Part, words: Vec<String>, source: &HeapSource| SideJson {
         unfreed: source.unfreed(part.span()).word(),
         command: source.about().command.iter().take(100).map(|word| shown(word).into_owned()).collect(),
         filters: words.iter().map(|word| shown(word).into_owned()).collect(),
@@ -90,7 +90,7 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
     pack(&tree, first_told, second_told).map_err(|error| unreadable(&error))
 }
 
-fn pack(tree: &DiffTree, before: SideTold, after: SideTold) -> std::io::Result<Vec<u8>> {
+fn pack(tree: &DiffTree, before: SideJson, after: SideJson) -> std::io::Result<Vec<u8>> {
     let (mut columns, mut strings) = (Columns::default(), Strings::default());
     // 0 and 1 are no functions.
     let mut names = vec![strings.number("everything"), strings.number("[smaller calls, put together]")];

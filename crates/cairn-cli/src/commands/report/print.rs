@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use cairn_analysis::heap::schema::Asked;
+use cairn_analysis::heap::schema::ReportRequest;
 use cairn_analysis::heap::{
     Amount, Cost, Entry, Group, Lifetimes, LineId, Position, Questions, Sampling, Sums, Tree, lifetime_class,
     lifetime_class_range, size_class_range,
@@ -19,10 +19,10 @@ use crate::commands::symbol_options::what_names_need;
 use crate::output::{Palette, printable};
 
 /// Prints one report.
-pub(super) struct Printer<'p, 'q, W> {
+pub(super) struct ReportPrinter<'p, 'q, W> {
     output: &'p mut W,
     questions: &'p mut Questions<'q>,
-    asked: &'p Asked<'p>,
+    asked: &'p ReportRequest<'p>,
     full: bool,
     file: &'p Path,
     palette: Palette,
@@ -48,11 +48,11 @@ const FRAMES: usize = 4;
 /// Rows of the curve.
 const CURVE_ROWS: usize = 6;
 
-impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
+impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
     pub(super) fn new(
         output: &'p mut W,
         questions: &'p mut Questions<'q>,
-        asked: &'p Asked<'p>,
+        asked: &'p ReportRequest<'p>,
         full: bool,
         file: &'p Path,
         unseen: Option<String>,

@@ -15,7 +15,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::naming::Naming;
 use super::screen::{rate as rate_text, time};
-use super::table::{By, Column, Counts, Source, Table, Wish, profile_at, rate};
+use super::table::{By, Column, Counts, Table, TableSource, Wish, profile_at, rate};
 use super::watch::Seen;
 use crate::commands::heap_text::{bytes, count};
 
@@ -201,7 +201,7 @@ impl App {
         let (Some(before), Some(zero)) = (&self.before, &self.zero) else { return };
         let key = self.table.rows.get(self.chosen_row).map(|row| row.key.clone());
         let profile = self.moments.as_ref().map_or(&seen.read.profile, |moments| &moments.profile);
-        let source = Source {
+        let source = TableSource {
             profile,
             about: &seen.about,
             stacks: &seen.stacks,
@@ -274,7 +274,8 @@ impl App {
         let moment = self.moments.as_ref().map_or_else(String::new, |moments| {
             format!(", moment {} of {}", moments.at + 1, moments.slices.count)
         });
-        format!("process {process}: {state}{held}{moment}")
+        let of = if process == 0 { String::new() } else { format!("process {process}: ") };
+        format!("{of}{state}{held}{moment}")
     }
 
     fn recorder_state(&self) -> Option<State> {

@@ -139,7 +139,7 @@ impl Counts {
 }
 
 /// What the table is made of.
-pub(super) struct Source<'a> {
+pub(super) struct TableSource<'a> {
     pub(super) profile: &'a HeapProfile,
     pub(super) about: &'a About,
     pub(super) stacks: &'a Stacks,
@@ -196,7 +196,7 @@ const WITH_CALLERS: usize = 100;
 /// And so many callers.
 const CALLERS: usize = 5;
 
-impl Source<'_> {
+impl TableSource<'_> {
     pub(super) fn table(&self, wish: &Wish) -> Table {
         let mut names = Names::new(self.stacks, self.namer, self.folding);
         let counted = stacks_of(self.filters, &mut names);
