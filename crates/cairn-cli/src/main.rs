@@ -5,7 +5,6 @@
 mod commands;
 mod new_file;
 mod output;
-mod standard_input;
 
 use std::process::ExitCode;
 

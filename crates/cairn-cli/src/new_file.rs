@@ -97,8 +97,8 @@ impl Output {
         if !self.is_terminal() {
             return Ok(());
         }
-        let how = "write to a file with -o FILE, or to a pipe";
-        Err(output::refusal(format!("{what} is not printed on a terminal; {how}")))
+        let how = "name a file with -o FILE, or redirect the output";
+        Err(output::refusal(format!("{what} is not written to a terminal; {how}")))
     }
 
     /// Returns the new file with all that was written, if the output is a new file.

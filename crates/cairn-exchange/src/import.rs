@@ -15,16 +15,21 @@
 //! # Ok::<(), cairn_exchange::ExchangeError>(())
 //! ```
 
+use std::any::Any;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_analysis::heap::slices::{SliceOptions, Slices};
+use cairn_analysis::heap::{About, Cost, HeapRead};
 use cairn_analysis::heap::{
     Address, HeapProfile, Module, NO_FRAMES, Namer, Scope, Stacks, Sums, ThreadName, UsageSample,
 };
 use cairn_analysis::names;
+use cairn_analysis::source::{
+    ForeignFormats, HeapSource, ImportError, ImportedHeap, OpenedImport, Question, SourceHeap, SourceOptions,
+};
 use cairn_format::recording::{MAGIC, PcKind};
 use cairn_symbols::SourceFrame;
 
@@ -32,7 +37,10 @@ use crate::changes::{Added, Changes, Moved};
 use crate::error::ExchangeError;
 use crate::inflate::{Limits, Unpacked};
 use crate::profile::{Line, Profile};
+use crate::target::{EventSource, LiveBlock};
 use crate::{firefox, heaptrack, pprof, tracker};
+
+pub use cairn_analysis::source::Times;
 
 /// A kind of file that is known here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,18 +143,6 @@ impl Source {
             Self::Bytes(bytes) => Ok(bytes.len() as u64),
         }
     }
-}
-
-/// What a file tells of time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Times {
-    /// When each block was allocated and freed.
-    All,
-    /// When each was allocated; nothing of frees.
-    Allocations,
-    /// Nothing: it has sums.
-    None,
 }
 
 /// What the events of a scope add up to.
@@ -358,6 +354,190 @@ impl Imported {
     pub const fn stacks(&self) -> &Stacks {
         &self.stacks
     }
+}
+
+/// The formats that this crate reads, for [`SourceOptions::formats`].
+///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use cairn_analysis::source::{HeapSource, SourceOptions};
+/// use cairn_exchange::import::FORMATS;
+///
+/// let mut options = SourceOptions::default();
+/// options.formats = Some(&FORMATS);
+/// let source = HeapSource::open(Path::new("heaptrack.app.4711.zst"), &options)?;
+/// println!("{}", source.title());
+/// # Ok::<(), cairn_analysis::source::SourceError>(())
+/// ```
+pub static FORMATS: ImportFormats = ImportFormats;
+
+/// Opens the formats of other tools.
+#[derive(Clone, Copy, Debug)]
+pub struct ImportFormats;
+
+impl ForeignFormats for ImportFormats {
+    fn open(&self, path: &Path, options: &SourceOptions) -> Result<Option<OpenedImport>, ImportError> {
+        let kind = Kind::of(File::open(path).map_err(ExchangeError::reading)?)?;
+        if matches!(kind, None | Some(Kind::Cairn)) {
+            return Ok(None);
+        }
+        let import = ImportOptions { max_unpacked_bytes: options.max_unpacked_bytes };
+        let symbols = options.symbols.clone().filter(|_| kind == Some(Kind::Tracker));
+        let mut lookups = symbols.map(names::Names::new);
+        let heap = Imported::open_with(path, &import, lookups.as_mut())?;
+        Ok(Some(OpenedImport { heap: Box::new(heap), lookups }))
+    }
+
+    fn unpacked_start(&self, path: &Path) -> Option<Vec<u8>> {
+        let mut input = Unpacked::new("compressed", File::open(path).ok()?, Limits::default()).ok()?;
+        input.chunk().ok().map(<[u8]>::to_vec)
+    }
+}
+
+impl ImportedHeap for Imported {
+    fn format(&self) -> &'static str {
+        match self.kind {
+            Kind::Cairn => "cairn",
+            Kind::Heaptrack => "heaptrack",
+            Kind::Pprof => "pprof",
+            Kind::Firefox => "Firefox Profiler",
+            Kind::Tracker => "call-stack-tracker",
+        }
+    }
+
+    fn about(&self) -> About {
+        About {
+            command: Some(self.profile.title.clone()).filter(|title| !title.is_empty()).into_iter().collect(),
+            process: self.profile.process,
+            started_wall_nanos: self.profile.started_wall_nanos,
+            threads: self.threads.clone(),
+            findings: self.notes.iter().chain(&self.findings).cloned().collect(),
+            ..About::default()
+        }
+    }
+
+    fn stacks(&self) -> &Stacks {
+        &self.stacks
+    }
+
+    fn times(&self) -> Times {
+        Self::times(self)
+    }
+
+    fn usual_cost(&self) -> Cost {
+        match (self.kind, self.times()) {
+            // A file without bytes counts its stacks; one without frees, its allocations.
+            (Kind::Tracker, _) => Cost::Count,
+            (_, Times::Allocations) => Cost::Allocated,
+            _ => Cost::Peak,
+        }
+    }
+
+    fn refusal(&self, question: Question) -> Option<String> {
+        let why = match (self.times(), question) {
+            (Times::None, Question::Cost(cost)) if !has_column_of(&self.profile, cost) => {
+                "the profile does not count that"
+            }
+            (_, Question::Cost(Cost::Allocated) | Question::Sizes) if self.kind == Kind::Tracker => {
+                "it keeps stacks, and no sizes of blocks"
+            }
+            (Times::Allocations, Question::Cost(Cost::Peak | Cost::Leaked | Cost::Temporary)) => {
+                "frees are not recorded in it, so it is not known how long blocks lived; ask with --cost allocated or count"
+            }
+            (Times::Allocations, Question::Lifetimes | Question::PeakTime) => {
+                "frees are not recorded in it, so it is not known how long blocks lived"
+            }
+            (
+                Times::None,
+                Question::Times
+                | Question::PeakTime
+                | Question::Sizes
+                | Question::Threads
+                | Question::Lifetimes,
+            ) => "it has sums alone, so there are no times, threads and sizes to choose by",
+            (_, Question::Threads) if self.threads.is_empty() => {
+                "it does not say which thread allocated a block"
+            }
+            _ => return None,
+        };
+        Some(format!("a file of {}: {why}", self.format()))
+    }
+
+    fn is_named_at_opening(&self) -> bool {
+        self.kind == Kind::Tracker
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn findings(&self) -> &[String] {
+        &self.findings
+    }
+
+    fn read_scope(&self, scope: &Scope) -> Result<HeapRead, ImportError> {
+        Ok(self.read(scope)?.into_read())
+    }
+
+    fn read_scope_sliced(
+        &self,
+        scope: &Scope,
+        most_slices: usize,
+    ) -> Result<(HeapRead, Slices), ImportError> {
+        let (read, slices) = self.read_sliced(scope, most_slices)?;
+        Ok((read.into_read(), slices))
+    }
+}
+
+/// The blocks of an image that a scope counts; none of another heap.
+#[must_use]
+pub fn live_blocks(source: &HeapSource, scope: &Scope) -> Vec<LiveBlock> {
+    match source.heap() {
+        #[cfg(target_os = "linux")]
+        SourceHeap::Image(heap) => heap
+            .blocks()
+            .iter()
+            .map(|block| LiveBlock { stack: heap.stack_of(block), size_bytes: block.size_bytes })
+            .filter(|block| scope.counts(0, block.size_bytes, block.stack, 0))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Where the events of a heap are read, for formats that hold them; `None` if its file does not tell all of time. `live` are
+/// its [`live_blocks`].
+#[must_use]
+pub fn event_source<'a>(source: &'a HeapSource, live: &'a [LiveBlock]) -> Option<EventSource<'a>> {
+    match source.heap() {
+        SourceHeap::Recording(heap) => Some(EventSource::Recording(heap)),
+        SourceHeap::Imported(heap) => {
+            let heap: &dyn Any = &**heap;
+            heap.downcast_ref::<Imported>()
+                .filter(|file| file.times() == Times::All)
+                .map(EventSource::Imported)
+        }
+        #[cfg(target_os = "linux")]
+        SourceHeap::Image(_) => Some(EventSource::Live(live)),
+    }
+}
+
+impl ImportedSums {
+    fn into_read(self) -> HeapRead {
+        HeapRead::of_sums(self.sums, self.unmatched_frees, self.usage)
+    }
+}
+
+/// True when a profile has a column from which the cost is read. A profile of one moment has no other peak than that.
+fn has_column_of(profile: &Profile, cost: Cost) -> bool {
+    let names: &[&str] = match cost {
+        Cost::Peak => &["peak_space", "inuse_space", "space", "inuse_bytes", "alloc_space"],
+        Cost::Leaked => &["inuse_space", "space", "inuse_bytes"],
+        Cost::Allocated => &["alloc_space"],
+        Cost::Count => &["alloc_objects"],
+        Cost::Temporary => &["temporary_objects"],
+    };
+    names.iter().any(|name| profile.column(name).is_some())
 }
 
 impl Namer for Imported {

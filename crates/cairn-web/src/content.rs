@@ -45,10 +45,10 @@ struct Content {
     totals: Totals,
     left_out: LeftOut,
     strings: Vec<String>,
-    slices: SlicesTold,
+    slices: SlicesJson,
     bin_nanos: u64,
-    modules: Vec<ModuleTold>,
-    threads: Vec<ThreadTold>,
+    modules: Vec<ModuleJson>,
+    threads: Vec<ThreadJson>,
     sizes: Vec<(u64, u64)>,
     lifetimes: Vec<(u64, u64)>,
     marks: Vec<MarkJson>,
@@ -107,14 +107,14 @@ struct LeftOut {
 }
 
 #[derive(Serialize)]
-struct SlicesTold {
+struct SlicesJson {
     count: usize,
     nanos: u64,
     rows: usize,
 }
 
 #[derive(Serialize)]
-struct ModuleTold {
+struct ModuleJson {
     path: String,
     build_id: String,
     size_bytes: u64,
@@ -123,7 +123,7 @@ struct ModuleTold {
 }
 
 #[derive(Serialize)]
-struct ThreadTold {
+struct ThreadJson {
     kernel_thread: u32,
     name: String,
     began_nanos: u64,
@@ -241,7 +241,7 @@ pub(crate) fn pack(
             threads: subject.threads.len().saturating_sub(MOST_THREADS),
             findings: findings.len().saturating_sub(MOST_FINDINGS),
         },
-        slices: SlicesTold { count: slices.count, nanos: slices.slice_nanos, rows: slices.calls },
+        slices: SlicesJson { count: slices.count, nanos: slices.slice_nanos, rows: slices.calls },
         bin_nanos: read.profile.timeline.bin_nanos,
         modules: subject.modules.iter().take(MOST_MODULES).map(module).collect(),
         threads: subject.threads.iter().take(MOST_THREADS).map(thread).collect(),
@@ -433,8 +433,8 @@ fn totals(read: &HeapRead) -> Totals {
     }
 }
 
-fn module(module: &PageModule) -> ModuleTold {
-    ModuleTold {
+fn module(module: &PageModule) -> ModuleJson {
+    ModuleJson {
         path: shown(&module.path).into_owned(),
         build_id: module.build_id.iter().take(32).map(|byte| format!("{byte:02x}")).collect(),
         size_bytes: module.size_bytes.min(MOST),
@@ -443,8 +443,8 @@ fn module(module: &PageModule) -> ModuleTold {
     }
 }
 
-fn thread(thread: &PageThread) -> ThreadTold {
-    ThreadTold {
+fn thread(thread: &PageThread) -> ThreadJson {
+    ThreadJson {
         kernel_thread: thread.kernel_thread,
         name: shown(&thread.name).into_owned(),
         began_nanos: thread.began_nanos.min(MOST),

@@ -1,19 +1,10 @@
 //! What a page tells of a recording beside its sums; of files of other tools, as much of it as they have.
 
 use cairn_analysis::heap::{About, HeapRecording, Stacks, Unfreed};
+use cairn_analysis::source::HeapSource;
 use cairn_recording::{EndReason, Recording};
 
-/// What the events of a file tell of time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Times {
-    /// When each block was allocated and freed.
-    #[default]
-    All,
-    /// When each was allocated; nothing of frees.
-    Allocations,
-    /// Nothing: it has sums.
-    None,
-}
+pub use cairn_analysis::source::Times;
 
 /// A module that was loaded.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -134,5 +125,14 @@ impl PageSubject {
 impl From<&HeapRecording> for PageSubject {
     fn from(heap: &HeapRecording) -> Self {
         Self::recorded(heap.recording(), &heap.about())
+    }
+}
+
+impl From<&HeapSource> for PageSubject {
+    fn from(source: &HeapSource) -> Self {
+        match source.recording() {
+            Some(heap) => Self::from(heap),
+            None => Self::of(&source.about(), source.stacks(), source.times()),
+        }
     }
 }

@@ -46,10 +46,12 @@ mod words;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cairn_analysis::heap::Folding;
+use cairn_analysis::heap::{Cost, Folding};
+use cairn_analysis::source::SourceOptions;
 use cairn_symbols::SymbolizerOptions;
 
 pub use catalogue::Shown;
@@ -67,27 +69,62 @@ pub struct ViewOptions {
     pub port: u16,
     /// Listens at `::1` in place of `127.0.0.1`.
     pub uses_ipv6: bool,
-    /// Where symbols are searched for; none for no names.
-    pub symbols: Option<SymbolizerOptions>,
+    /// How files are opened, and where symbols are searched for.
+    pub source: SourceOptions,
     /// What is left out of stacks.
     pub folding: Folding,
+    /// What the page begins with.
+    pub state: PageState,
     /// Where source files may be read; nowhere when it is empty.
     pub sources: Vec<SourceRoot>,
     /// How long a connection may take to send the header of a request, and may be open between two.
     pub header_time: Duration,
 }
 
+/// What the page begins with; a reader may choose otherwise.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct PageState {
+    /// The cost.
+    pub cost: Option<Cost>,
+    /// The tab: `functions`, `modules`, `sizes`, `lifetimes`, `threads`, `about`.
+    pub tab: Option<&'static str>,
+    /// The flame graph begins at the functions that asked for memory.
+    pub is_inverted: bool,
+    /// Only this thread.
+    pub thread: Option<String>,
+    /// Only blocks of these sizes.
+    pub sizes: Option<RangeInclusive<u64>>,
+}
+
+impl PageState {
+    /// The part of an address behind `#`, which the page reads.
+    fn fragment(&self) -> String {
+        let mut words: Vec<(&str, String)> = Vec::new();
+        words.extend(self.cost.map(|cost| ("metric", cost.name().to_owned())));
+        words.extend(self.tab.map(|tab| ("tab", tab.to_owned())));
+        words.extend(self.is_inverted.then(|| ("inverted", "1".to_owned())));
+        words.extend(self.thread.as_ref().map(|thread| ("thread", words::encoded(thread))));
+        words.extend(self.sizes.as_ref().map(|range| ("size", format!("{}-{}", range.start(), range.end()))));
+        let words: Vec<String> = words.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        if words.is_empty() { String::new() } else { format!("#{}", words.join("&")) }
+    }
+}
+
 impl ViewOptions {
     /// These recordings, at any free port of `127.0.0.1`, with names, and without source files.
     #[must_use]
     pub fn new(shown: Shown) -> Self {
+        let mut source = SourceOptions::default();
+        source.symbols = Some(SymbolizerOptions::new());
         Self {
             shown,
             compares: false,
             port: 0,
             uses_ipv6: false,
-            symbols: Some(SymbolizerOptions::new()),
+            source,
             folding: Folding::default(),
+            state: PageState::default(),
             sources: Vec::new(),
             header_time: http::HEADER_TIME,
         }
@@ -100,6 +137,7 @@ pub struct View {
     door: door::Door,
     api: api::Api,
     header_time: Duration,
+    fragment: String,
 }
 
 impl std::fmt::Debug for View {
@@ -125,13 +163,14 @@ impl View {
         let listener = TcpListener::bind(wanted).map_err(named)?;
         listener.set_nonblocking(true)?;
         let door = door::Door::new(listener.local_addr()?)?;
-        Ok(Self { listener, door, header_time: options.header_time, api: api::Api::new(options) })
+        let fragment = options.state.fragment();
+        Ok(Self { listener, door, header_time: options.header_time, fragment, api: api::Api::new(options) })
     }
 
     /// The address to open, with the token: whoever has it sees the recordings.
     #[must_use]
     pub fn url(&self) -> String {
-        self.door.url()
+        format!("{}{}", self.door.url(), self.fragment)
     }
 
     /// Answers until Ctrl-C, or a request to end (SIGTERM). Tells the programs that would have been named faster from an index of their

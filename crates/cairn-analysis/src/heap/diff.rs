@@ -102,16 +102,26 @@ impl Diff {
     /// The changes by the function that asked, the greatest first.
     #[must_use]
     pub fn by_function(&self) -> Vec<DiffEntry> {
-        let mut sums: HashMap<&DiffFrame, (Amount, Amount)> = HashMap::new();
+        self.grouped(DiffFrame::clone)
+    }
+
+    /// The changes by the module of the function that asked, the greatest first: frames without a function.
+    #[must_use]
+    pub fn by_module(&self) -> Vec<DiffEntry> {
+        self.grouped(|asker| DiffFrame { function: None, module: asker.module.clone(), file: None })
+    }
+
+    fn grouped(&self, key: impl Fn(&DiffFrame) -> DiffFrame) -> Vec<DiffEntry> {
+        let mut sums: HashMap<DiffFrame, (Amount, Amount)> = HashMap::new();
         for entry in &self.entries {
             if let Some(asker) = entry.frames.first() {
-                let sum = sums.entry(asker).or_default();
+                let sum = sums.entry(key(asker)).or_default();
                 *sum = (sum.0.plus(entry.before), sum.1.plus(entry.after));
             }
         }
         let mut entries: Vec<DiffEntry> = sums
             .into_iter()
-            .map(|(asker, (before, after))| DiffEntry { frames: vec![asker.clone()], before, after })
+            .map(|(asker, (before, after))| DiffEntry { frames: vec![asker], before, after })
             .filter(|entry| entry.before != entry.after)
             .collect();
         entries.sort_by(|a, b| b.growth().abs().cmp(&a.growth().abs()).then_with(|| a.frames.cmp(&b.frames)));

@@ -62,19 +62,21 @@ impl DiffTree {
             sums[path as usize].1.add(after.sums(stack));
         }
         let whole = (before.profile().totals, after.profile().totals);
-        let (kept, put_together) = keep_largest(&paths.paths, &mut sums, &whole, most_calls);
-        let nodes = in_order(&paths.paths, &sums, &kept);
+        let (fates, put_together) = keep_largest(&paths.paths, &mut sums, &whole, most_calls);
+        let nodes = in_order(&paths.paths, &sums, &fates);
         Self { nodes, frames: paths.frames, put_together }
     }
 }
 
-/// What may become of a path.
+/// The place of a path in the tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
-    Yes,
-    /// It stands for smaller calls in its outer path.
-    PutTogether,
-    No,
+enum PathFate {
+    /// It has a node of its own.
+    Own,
+    /// Its node holds all smaller calls of its outer path.
+    Merged,
+    /// It has no node.
+    LeftOut,
 }
 
 /// Decides which paths stay, and moves the sums of the others into the first of their outer paths that is not large enough.
@@ -83,10 +85,10 @@ fn keep_largest(
     sums: &mut [(Sums, Sums)],
     whole: &(Sums, Sums),
     most_calls: usize,
-) -> (Vec<Kept>, usize) {
-    let mut kept = vec![Kept::Yes; sums.len()];
+) -> (Vec<PathFate>, usize) {
+    let mut fates = vec![PathFate::Own; sums.len()];
     if paths.len() <= most_calls {
-        return (kept, 0);
+        return (fates, 0);
     }
     let mut totals = sums.to_vec();
     // Outer paths have smaller numbers.
@@ -112,25 +114,25 @@ fn keep_largest(
     let mut stand_ins: HashMap<u32, u32> = HashMap::new();
     for path in 1..sums.len() {
         let outer = paths[path - 1].0;
-        kept[path] = if kept[outer as usize] != Kept::Yes {
-            Kept::No
+        fates[path] = if fates[outer as usize] != PathFate::Own {
+            PathFate::LeftOut
         } else if shares[path] > least {
-            Kept::Yes
+            PathFate::Own
         } else {
             match stand_ins.entry(outer) {
                 std::collections::hash_map::Entry::Vacant(entry) => {
                     entry.insert(path as u32);
-                    Kept::PutTogether
+                    PathFate::Merged
                 }
-                std::collections::hash_map::Entry::Occupied(_) => Kept::No,
+                std::collections::hash_map::Entry::Occupied(_) => PathFate::LeftOut,
             }
         };
-        if kept[path] == Kept::Yes {
+        if fates[path] == PathFate::Own {
             continue;
         }
         put_together += 1;
         // All of it, once: what is further in is counted there.
-        if kept[outer as usize] == Kept::Yes {
+        if fates[outer as usize] == PathFate::Own {
             let place = stand_ins[&outer] as usize;
             let (before, after) = totals[path];
             if place == path {
@@ -141,19 +143,19 @@ fn keep_largest(
             }
         }
     }
-    (kept, put_together)
+    (fates, put_together)
 }
 
 /// The nodes of the paths that stay, each call in front of those in it, and the larger ones of these first.
-fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], kept: &[Kept]) -> Vec<DiffNode> {
+fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], fates: &[PathFate]) -> Vec<DiffNode> {
     let mut bytes: Vec<u64> = (0..sums.len())
-        .map(|path| match kept[path] {
-            Kept::No => 0,
+        .map(|path| match fates[path] {
+            PathFate::LeftOut => 0,
             _ => sums[path].0.allocated_bytes.max(sums[path].1.allocated_bytes),
         })
         .collect();
     let mut inner: Vec<Vec<u32>> = vec![Vec::new(); sums.len()];
-    for path in (1..sums.len()).rev().filter(|&path| kept[path] != Kept::No) {
+    for path in (1..sums.len()).rev().filter(|&path| fates[path] != PathFate::LeftOut) {
         let outer = paths[path - 1].0 as usize;
         bytes[outer] = bytes[outer].saturating_add(bytes[path]);
         inner[outer].push(path as u32);
@@ -163,8 +165,8 @@ fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], kept: &[Kept]) -> Vec<D
     while let Some((path, parent, depth)) = open.pop() {
         let node = nodes.len() as u32;
         let (before, after) = sums[path as usize];
-        let frame = match kept[path as usize] {
-            Kept::Yes if path != NO_PATH => Some(paths[path as usize - 1].1),
+        let frame = match fates[path as usize] {
+            PathFate::Own if path != NO_PATH => Some(paths[path as usize - 1].1),
             _ => None,
         };
         nodes.push(DiffNode { frame, depth, parent, before, after });

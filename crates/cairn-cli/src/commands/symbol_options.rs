@@ -120,7 +120,6 @@ impl SymbolOptions {
     }
 
     /// True if files of another build may name addresses too.
-    #[cfg(target_os = "linux")]
     pub(crate) fn allows_mismatch(&self) -> bool {
         self.search.allow_mismatch
     }
@@ -131,7 +130,6 @@ impl SymbolOptions {
     }
 
     /// Returns the root of the recorded machine, if the user says where it is.
-    #[cfg(target_os = "linux")]
     pub(crate) fn root(&self) -> Option<&std::path::Path> {
         self.search.sysroot.as_deref()
     }

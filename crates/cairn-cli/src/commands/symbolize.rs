@@ -13,10 +13,10 @@ use cairn_symbols::{AddressKind, Lookup, ModuleId, Place, Section, Symbolizer};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, ValueEnum};
 
+use super::input_file::InputFile;
 use super::symbol_options::SymbolSearch;
 use crate::new_file::DASH;
 use crate::output::{Outcome, complain};
-use crate::standard_input::InputFile;
 use input::{Files, Question};
 use print::AnswerPrinter;
 
@@ -288,7 +288,7 @@ impl Session {
         let mut files = Files::new(Symbolizer::new(arguments.search.symbolizer()));
         let default = (style == Style::Addr2line).then(|| PathBuf::from("a.out"));
         let exe = arguments.exe.clone().or(default);
-        let input = exe.as_deref().map(InputFile::new).transpose()?;
+        let input = exe.as_deref().map(InputFile::open).transpose()?;
         let open = |input: &InputFile| files.open(input.path()).map_err(|error| input.error(&error));
         let exe = input.as_ref().map(open).transpose()?;
         let names_file = |argument: &String| argument.contains(' ') || argument == DASH;

@@ -72,7 +72,7 @@ impl Api {
         Self {
             catalogue: Catalogue::new(options.shown),
             naming: Naming {
-                symbols: options.symbols,
+                source: options.source,
                 folding: options.folding,
                 without_index: Arc::default(),
             },

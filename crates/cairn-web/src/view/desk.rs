@@ -20,11 +20,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cairn_analysis::heap::slices::{SliceOptions, Slices};
 use cairn_analysis::heap::{
-    Address, Folding, HeapRead, HeapRecording, LiveHeap, Module, ModuleNames, Namer, Names, NoNames, Pattern,
-    Scope, Stacks, ThreadName, stacks_with,
+    Address, Folding, HeapRead, LiveHeap, Module, ModuleNames, Namer, Names, NoNames, Pattern, Scope, Stacks,
+    ThreadName,
 };
-use cairn_recording::Recording;
-use cairn_symbols::{SourceFrame, SymbolizerOptions};
+use cairn_analysis::source::{
+    HeapFilter, HeapSource, ReadDetail, SourceError, SourceHeap, SourceNames, SourceOptions, TimeSpan,
+};
+use cairn_symbols::SourceFrame;
 use tokio::sync::oneshot;
 
 use super::catalogue::is_growing;
@@ -47,11 +49,10 @@ const REST: u32 = 3;
 /// A browser takes more than an e-mail.
 const MOST_BYTES: usize = 48 << 20;
 
-/// How recordings are named.
+/// How recordings are opened and named.
 #[derive(Clone, Debug)]
 pub(crate) struct Naming {
-    /// Where symbols are; none when no names are wanted.
-    pub(crate) symbols: Option<SymbolizerOptions>,
+    pub(crate) source: SourceOptions,
     pub(crate) folding: Folding,
     /// The programs that would be named faster with an index.
     pub(crate) without_index: Arc<Mutex<BTreeSet<PathBuf>>>,
@@ -69,6 +70,13 @@ pub(crate) struct Part {
     pub(crate) module: Option<String>,
     /// The calls below this one: the keys of the functions that lead there.
     pub(crate) below: Vec<u32>,
+}
+
+impl Part {
+    /// The stretch of time.
+    pub(crate) fn span(&self) -> TimeSpan {
+        TimeSpan { from_nanos: self.from_nanos, to_nanos: self.to_nanos.unwrap_or(u64::MAX) }
+    }
 }
 
 /// What is asked of a recording.
@@ -131,10 +139,9 @@ impl Desk {
     }
 }
 
-/// A recording as it is at this moment, that of a program that still runs included.
-pub(crate) fn open(path: &Path) -> Result<HeapRecording, String> {
-    let recording = Recording::open(path);
-    recording.map(HeapRecording::new).map_err(|error| named(path, &error))
+/// Opens a heap as it is at this moment, that of a program that still runs included.
+pub(crate) fn open(path: &Path, naming: &Naming) -> Result<HeapSource, String> {
+    HeapSource::open(path, &naming.source).map_err(|error| error.to_string())
 }
 
 /// An error with the name of its file.
@@ -153,12 +160,27 @@ pub(crate) struct KeptNames {
 impl KeptNames {
     /// Names for these stacks; the same as before where no module came.
     pub(crate) fn of(&mut self, stacks: &Stacks, naming: &Naming) -> &dyn Namer {
-        let Some(options) = &naming.symbols else { return &NoNames };
-        if self.names.is_none() || self.modules != stacks.modules() {
+        let Some(options) = &naming.source.symbols else { return &NoNames };
+        let is_known = matches!(&self.names, Some(Noting { names: NotedNames::Modules(_), .. }));
+        if !is_known || self.modules != stacks.modules() {
             self.modules = stacks.modules().to_vec();
-            let names = ModuleNames::of(stacks, options.clone());
+            let names = NotedNames::Modules(ModuleNames::of(stacks, options.clone()));
             self.names = Some(Noting { names, without_index: Arc::clone(&naming.without_index) });
         }
+        self.namer()
+    }
+
+    /// Names for a heap in a file of any kind.
+    pub(crate) fn of_source(&mut self, source: &HeapSource, naming: &Naming) -> &dyn Namer {
+        if let SourceHeap::Recording(heap) = source.heap() {
+            return self.of(heap.stacks(), naming);
+        }
+        let names = NotedNames::Source(source.symbols());
+        self.names = Some(Noting { names, without_index: Arc::clone(&naming.without_index) });
+        self.namer()
+    }
+
+    fn namer(&self) -> &dyn Namer {
         match &self.names {
             Some(names) => names,
             None => &NoNames,
@@ -168,15 +190,23 @@ impl KeptNames {
 
 /// Notes what an index would have made faster.
 struct Noting {
-    names: ModuleNames,
+    names: NotedNames,
     without_index: Arc<Mutex<BTreeSet<PathBuf>>>,
+}
+
+enum NotedNames {
+    Modules(ModuleNames),
+    Source(SourceNames),
 }
 
 impl Namer for Noting {
     fn name(&self, stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
-        let named = self.names.name(stacks, addresses);
+        let (named, missed) = match &self.names {
+            NotedNames::Modules(names) => (names.name(stacks, addresses), names.without_index()),
+            NotedNames::Source(names) => (names.name(stacks, addresses), names.without_index()),
+        };
         if let Ok(mut programs) = self.without_index.lock() {
-            programs.extend(self.names.without_index());
+            programs.extend(missed);
         }
         named
     }
@@ -222,21 +252,21 @@ fn look(
     first: Request,
 ) -> Option<Request> {
     let seen = stamp(path);
-    let heap = match open(path) {
-        Ok(heap) => heap,
+    let source = match open(path, naming) {
+        Ok(source) => source,
         Err(why) => return refuse(queue, first, &why),
     };
-    let namer = kept.of(heap.stacks(), naming);
-    let mut names = Names::new(heap.stacks(), namer, naming.folding);
+    let namer = kept.of_source(&source, naming);
+    let mut names = source.names(namer, naming.folding);
     let (mut whole, mut answers) = (None, Answers::new(version));
     let mut waiting = first;
     loop {
         answers.reply(waiting, |part| {
             let whole = match &whole {
                 Some(whole) => whole,
-                None => whole.insert(read(&heap, Scope::default())?),
+                None => whole.insert(read(&source, Scope::default())?),
             };
-            part_of(&heap, whole, &mut names, part)
+            part_of(&source, whole, &mut names, part)
         });
         waiting = queue.recv_timeout(IDLE).ok()?;
         if stamp(path) != seen {
@@ -296,10 +326,10 @@ fn follow(
             answers.reply(waiting, |part| {
                 if *part != Part::default() {
                     // Parts are read as a whole: what is added up while it grows is all of it.
-                    let heap = open(path).map_err(NoAnswer::Unreadable)?;
-                    let namer = kept_for_parts.of(heap.stacks(), naming);
-                    let mut names = Names::new(heap.stacks(), namer, naming.folding);
-                    return part_of(&heap, &read(&heap, Scope::default())?, &mut names, part);
+                    let source = open(path, naming).map_err(NoAnswer::Unreadable)?;
+                    let namer = kept_for_parts.of_source(&source, naming);
+                    let mut names = source.names(namer, naming.folding);
+                    return part_of(&source, &read(&source, Scope::default())?, &mut names, part);
                 }
                 let (read, slices) =
                     whole.get_or_insert_with(|| (live.snapshot(), live.slices().unwrap_or_default()));
@@ -377,25 +407,35 @@ fn page_options() -> PageOptions {
     PageOptions { most_bytes: MOST_BYTES, ..PageOptions::default() }
 }
 
-fn read(heap: &HeapRecording, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {
+fn read(source: &HeapSource, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {
     let most_slices = PageOptions::default().most_slices;
-    heap.read_sliced(scope, most_slices).map_err(|error| NoAnswer::Unreadable(error.to_string()))
+    source.read_sliced(scope, most_slices).map_err(|error| refused(&error))
+}
+
+/// Reads all of a heap, without slices of time.
+pub(crate) fn read_whole(source: &HeapSource, scope: Scope) -> Result<HeapRead, NoAnswer> {
+    source.read(scope, ReadDetail::Whole).map_err(|error| refused(&error))
+}
+
+fn refused(error: &SourceError) -> NoAnswer {
+    let text = error.to_string();
+    if error.is_of_question() { NoAnswer::NotThere(text) } else { NoAnswer::Unreadable(text) }
 }
 
 /// The content of a part of a recording.
 fn part_of(
-    heap: &HeapRecording,
+    source: &HeapSource,
     whole: &(HeapRead, Slices),
     names: &mut Names<'_>,
     part: &Part,
 ) -> Result<Packed, NoAnswer> {
     let mut options = page_options();
-    let subject = PageSubject::from(heap);
+    let subject = PageSubject::from(source);
     if *part == Part::default() {
         return packed(&subject, &whole.0, &whole.1, names, &options);
     }
-    (options.scope, options.filters) = scope(heap, &whole.0, names, part)?;
-    let (read, slices) = read(heap, options.scope.clone())?;
+    (options.scope, options.filters) = scope(source, &whole.0, names, part)?;
+    let (read, slices) = read(source, options.scope.clone())?;
     packed(&subject, &read, &slices, names, &options)
 }
 
@@ -414,37 +454,27 @@ fn packed(
 
 /// The scope of a part, and the part in words.
 pub(crate) fn scope(
-    heap: &HeapRecording,
+    source: &HeapSource,
     whole: &HeapRead,
     names: &mut Names<'_>,
     part: &Part,
 ) -> Result<(Scope, Vec<String>), NoAnswer> {
-    let mut scope = Scope { from_nanos: part.from_nanos, ..Scope::default() };
-    let mut words = Vec::new();
-    scope.to_nanos = part.to_nanos.unwrap_or(u64::MAX);
+    let span = part.span();
+    let (mut filters, mut words) = (Vec::new(), Vec::new());
     if let Some(wanted) = &part.thread {
-        let threads = heap.threads();
-        let is_wanted = |thread: &ThreadName| {
-            let mut names = std::iter::once(&thread.name).chain(&thread.earlier_names);
-            names.any(|name| shown(name) == wanted.as_str()) || thread.kernel_thread.to_string() == *wanted
-        };
-        let found: Vec<u32> =
-            (0..).zip(&threads).filter(|(_, thread)| is_wanted(thread)).map(|(index, _)| index).collect();
-        if found.is_empty() {
+        filters.extend(threads_shown_as(&source.about().threads, wanted).map(HeapFilter::Thread));
+        if filters.is_empty() {
             return Err(NoAnswer::NotThere(format!("there is no thread {wanted}")));
         }
-        scope.threads = Some(found);
         words.push(format!("thread={wanted}"));
     }
     if let Some((from, to)) = part.sizes {
-        scope.sizes = from..=to;
+        filters.push(HeapFilter::Size(from..=to));
         words.push(format!("size={from}..{to}"));
     }
-    let patterns = |text: &Option<String>| text.iter().map(|text| Pattern::new(text)).collect::<Vec<_>>();
-    let (functions, modules) = (patterns(&part.function), patterns(&part.module));
-    if !functions.is_empty() || !modules.is_empty() {
-        scope.stacks = Some(stacks_with(names, &functions, &modules));
-    }
+    filters.extend(part.function.iter().map(|text| HeapFilter::Function(Pattern::new(text))));
+    filters.extend(part.module.iter().map(|text| HeapFilter::Module(Pattern::new(text))));
+    let mut scope = source.scope(&filters, span, names).map_err(|error| refused(&error))?;
     words.extend(part.function.iter().map(|text| format!("function={text}")));
     words.extend(part.module.iter().map(|text| format!("module={text}")));
     if !part.below.is_empty() {
@@ -455,6 +485,14 @@ pub(crate) fn scope(
         words.push(format!("below {}", path.join(" › ")));
     }
     Ok((scope, words))
+}
+
+/// The names of the threads that a page shows by this name or number: a page shows no character that moves others.
+fn threads_shown_as<'t>(threads: &'t [ThreadName], wanted: &'t str) -> impl Iterator<Item = String> + 't {
+    let is_wanted = move |name: &&String| shown(name) == wanted;
+    let names = threads.iter().flat_map(|thread| std::iter::once(&thread.name).chain(&thread.earlier_names));
+    let numbers = threads.iter().map(|thread| thread.kernel_thread.to_string());
+    names.filter(is_wanted).cloned().chain(numbers.filter(move |number| *number == wanted))
 }
 
 /// The stacks that go through the calls of these keys, from `main` inwards, and what these calls are called.

@@ -40,6 +40,19 @@ fn decoded(text: &str, is_query: bool) -> Result<String, Senseless> {
     String::from_utf8(bytes).map_err(|_| bad())
 }
 
+/// The text as a part of an address: letters and digits as they are, other bytes behind percent signs.
+pub(crate) fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
 /// What stands behind the question mark.
 pub(crate) struct Query(HashMap<String, String>);
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use cairn_analysis::heap::schema::Asked;
+use cairn_analysis::heap::schema::ReportRequest;
 use cairn_analysis::heap::{
     Amount, Cost, Entry, Group, Lifetimes, LineId, Position, Questions, Sampling, Sums, Tree, lifetime_class,
     lifetime_class_range, size_class_range,
@@ -19,10 +19,10 @@ use crate::commands::symbol_options::what_names_need;
 use crate::output::{Palette, printable};
 
 /// Prints one report.
-pub(super) struct Printer<'p, 'q, W> {
+pub(super) struct ReportPrinter<'p, 'q, W> {
     output: &'p mut W,
     questions: &'p mut Questions<'q>,
-    asked: &'p Asked<'p>,
+    asked: &'p ReportRequest<'p>,
     full: bool,
     file: &'p Path,
     palette: Palette,
@@ -35,6 +35,10 @@ pub(super) struct Printer<'p, 'q, W> {
     has_frees: bool,
     /// Names were searched for.
     has_names: bool,
+    /// Only blocks that were alive at one moment are known.
+    is_image: bool,
+    /// A person reads it as it is written.
+    is_to_people: bool,
 }
 
 /// Columns in front of the names: share, value, blocks.
@@ -44,11 +48,11 @@ const FRAMES: usize = 4;
 /// Rows of the curve.
 const CURVE_ROWS: usize = 6;
 
-impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
+impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
     pub(super) fn new(
         output: &'p mut W,
         questions: &'p mut Questions<'q>,
-        asked: &'p Asked<'p>,
+        asked: &'p ReportRequest<'p>,
         full: bool,
         file: &'p Path,
         unseen: Option<String>,
@@ -65,7 +69,27 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             unseen,
             has_frees: true,
             has_names: true,
+            is_image: false,
+            is_to_people: true,
         }
+    }
+
+    /// With these colours.
+    pub(super) fn colored(mut self, palette: Palette) -> Self {
+        self.palette = palette;
+        self
+    }
+
+    /// For a file, which needs no advice about the next command.
+    pub(super) fn to_file(mut self) -> Self {
+        self.is_to_people = false;
+        self
+    }
+
+    /// For an image of memory.
+    pub(super) fn of_image(mut self) -> Self {
+        self.is_image = true;
+        self
     }
 
     /// For who wants to see no names.
@@ -126,6 +150,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
                 facts.push(format!("recorded for {}", duration(nanos)));
             }
             Some(nanos) => facts.push(format!("ran {}", duration(nanos))),
+            None if self.is_image => facts.push("an image of memory".to_owned()),
             None => facts.push(format!("recorded until {}", duration(self.questions.profile().end_nanos))),
         }
         if let Sampling::Poisson { mean_bytes } = self.questions.profile().sampling {
@@ -177,6 +202,11 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         let is_part = totals.peak_bytes != profile.peak_bytes_of_all;
         let of_all =
             if is_part { format!(" of {}", bytes(profile.peak_bytes_of_all)) } else { String::new() };
+        if self.is_image {
+            let blocks = counted(totals.live_blocks, "block");
+            self.total("alive", Cost::Leaked, &format!(" in {blocks}"))?;
+            return writeln!(self.output);
+        }
         if !self.has_frees {
             return self.totals_without_frees(&rate);
         }
@@ -239,6 +269,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         let profile = self.questions.profile();
         match cost {
             Cost::Peak => ("peak", format!("Held at the peak, after {}", duration(profile.peak_nanos))),
+            Cost::Leaked if self.is_image => ("alive", "Alive in this image of memory".to_owned()),
             Cost::Leaked if self.asked.scope.to_nanos.is_some() => {
                 ("alive", format!("Alive after {}", duration(profile.end_nanos)))
             }
@@ -284,7 +315,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         }
         let entries = self.questions.top_of(group, cost, self.asked.limits.stacks);
         let limits = self.asked.limits;
-        let shown = entries.len().min(limits.entries);
+        let shown = limits.shown(&entries, cost, whole);
         let stacks = |entry: &Entry| {
             entry.stacks.iter().take(limits.stacks).map(|&(stack, _)| stack).collect::<Vec<_>>()
         };
@@ -760,7 +791,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
 
     /// For people, not for files.
     fn next_steps(&mut self) -> io::Result<()> {
-        if !io::stdout().is_terminal() {
+        if !self.is_to_people || !io::stdout().is_terminal() {
             return Ok(());
         }
         let file = self.file.display().to_string();

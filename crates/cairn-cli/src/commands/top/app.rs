@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{Folding, HeapProfile};
+use cairn_analysis::source::HeapFilter;
 use cairn_format::recording::control::{Command, STATE, State};
 use cairn_recording::{EndReason, command_from_outside, mark_from_outside};
 use cairn_web::shown;
@@ -14,7 +15,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::naming::Naming;
 use super::screen::{rate as rate_text, time};
-use super::table::{By, Column, Counts, Source, Table, Wish, profile_at, rate};
+use super::table::{By, Column, Counts, Table, TableSource, Wish, profile_at, rate};
 use super::watch::Seen;
 use crate::commands::heap_text::{bytes, count};
 
@@ -35,6 +36,7 @@ pub(super) struct App {
     pub(super) page: usize,
     name: String,
     folding: Folding,
+    filters: Vec<HeapFilter>,
     seen: Option<Box<Seen>>,
     /// What came while the screen was held.
     waiting: Option<Box<Seen>>,
@@ -98,7 +100,13 @@ const MESSAGE_TIME: Duration = Duration::from_secs(5);
 const MOST_INPUT: usize = 200;
 
 impl App {
-    pub(super) fn new(name: String, wish: Wish, folding: Folding, is_interactive: bool) -> Self {
+    pub(super) fn new(
+        name: String,
+        wish: Wish,
+        folding: Folding,
+        filters: Vec<HeapFilter>,
+        is_interactive: bool,
+    ) -> Self {
         Self {
             wish,
             table: Table::default(),
@@ -113,6 +121,7 @@ impl App {
             page: 10,
             name,
             folding,
+            filters,
             seen: None,
             waiting: None,
             before: None,
@@ -192,12 +201,13 @@ impl App {
         let (Some(before), Some(zero)) = (&self.before, &self.zero) else { return };
         let key = self.table.rows.get(self.chosen_row).map(|row| row.key.clone());
         let profile = self.moments.as_ref().map_or(&seen.read.profile, |moments| &moments.profile);
-        let source = Source {
+        let source = TableSource {
             profile,
             about: &seen.about,
             stacks: &seen.stacks,
             namer: naming,
             folding: self.folding,
+            filters: &self.filters,
             before,
             zero,
             seconds: self.seconds,
@@ -240,6 +250,7 @@ impl App {
         let process = seen.about.process;
         let state = match &self.failure {
             Some(_) => "cannot be read any more".to_owned(),
+            None if let Some(kind) = seen.file_kind => format!("a file that is complete ({kind})"),
             None if seen.has_ended => match seen.about.end {
                 Some(EndReason::Exec) => "became another program".to_owned(),
                 Some(_) => "ended".to_owned(),
@@ -263,7 +274,8 @@ impl App {
         let moment = self.moments.as_ref().map_or_else(String::new, |moments| {
             format!(", moment {} of {}", moments.at + 1, moments.slices.count)
         });
-        format!("process {process}: {state}{held}{moment}")
+        let of = if process == 0 { String::new() } else { format!("process {process}: ") };
+        format!("{of}{state}{held}{moment}")
     }
 
     fn recorder_state(&self) -> Option<State> {
@@ -282,6 +294,11 @@ impl App {
         let about = if profile.sampling.is_estimate() { "about " } else { "" };
         let live = profile.live_bytes_of_all;
         facts.push(("live", format!("{about}{}", bytes(live))));
+        if seen.is_image {
+            facts.retain(|(name, _)| *name != "time");
+            facts.push(("blocks", count(profile.totals.live_blocks)));
+            return facts;
+        }
         let peak = format!("{about}{}", bytes(read.profile.peak_bytes_of_all));
         let when = time(read.profile.peak_nanos);
         facts.push(("peak", if is_narrow { peak } else { format!("{peak} at {when}") }));
@@ -316,6 +333,12 @@ impl App {
     pub(super) fn why_empty(&self) -> &'static str {
         match &self.seen {
             None => "reading the recording …",
+            Some(_) if self.wish.by == By::Thread && !self.filters.is_empty() => {
+                "threads are not known of a part: leave --filter out"
+            }
+            Some(seen) if self.wish.by == By::Thread && seen.about.threads.is_empty() => {
+                "this file does not say which thread allocated a block"
+            }
             Some(_) if !self.wish.search.is_empty() => "no row has that text; Esc shows all",
             Some(seen) if seen.has_ended => "no allocation was recorded",
             Some(_) => "no allocation was recorded yet",

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use cairn_analysis::heap::slices::{Entry, Slices};
 use cairn_analysis::heap::{
     About, Cost, Folding, Group, HeapProfile, LOST_STACK, Namer, Names, Position, Questions, Stacks, Sums,
+    stacks_with,
 };
+use cairn_analysis::source::HeapFilter;
 use cairn_web::shown;
 use clap::ValueEnum;
 
@@ -137,12 +139,14 @@ impl Counts {
 }
 
 /// What the table is made of.
-pub(super) struct Source<'a> {
+pub(super) struct TableSource<'a> {
     pub(super) profile: &'a HeapProfile,
     pub(super) about: &'a About,
     pub(super) stacks: &'a Stacks,
     pub(super) namer: &'a dyn Namer,
     pub(super) folding: Folding,
+    /// Only stacks that match are counted.
+    pub(super) filters: &'a [HeapFilter],
     /// The update before.
     pub(super) before: &'a Counts,
     pub(super) zero: &'a Counts,
@@ -158,6 +162,8 @@ pub(super) struct Wish {
     pub(super) is_reversed: bool,
     /// Only rows with this in their names; in lower case.
     pub(super) search: String,
+    /// Only rows that hold at least this part of the live memory, from 0 to 1.
+    pub(super) least_share: f64,
     /// The row whose stack is wanted.
     pub(super) chosen: Option<String>,
 }
@@ -170,15 +176,32 @@ pub(super) struct Table {
     pub(super) stack: Option<(Vec<String>, usize)>,
 }
 
+/// The stacks that match the filters; `None` without filters.
+fn stacks_of(filters: &[HeapFilter], names: &mut Names<'_>) -> Option<Vec<bool>> {
+    let (mut functions, mut modules) = (Vec::new(), Vec::new());
+    for filter in filters {
+        match filter {
+            HeapFilter::Function(pattern) => functions.push(pattern.clone()),
+            HeapFilter::Module(pattern) => modules.push(pattern.clone()),
+            // Refused when the command begins.
+            HeapFilter::Thread(_) | HeapFilter::Size(_) => {}
+        }
+    }
+    let is_any = !functions.is_empty() || !modules.is_empty();
+    is_any.then(|| stacks_with(names, &functions, &modules))
+}
+
 /// So many rows of stacks tell who called.
 const WITH_CALLERS: usize = 100;
 /// And so many callers.
 const CALLERS: usize = 5;
 
-impl Source<'_> {
+impl TableSource<'_> {
     pub(super) fn table(&self, wish: &Wish) -> Table {
-        let names = Names::new(self.stacks, self.namer, self.folding);
-        let mut questions = Questions::new(self.profile, names);
+        let mut names = Names::new(self.stacks, self.namer, self.folding);
+        let counted = stacks_of(self.filters, &mut names);
+        let filtered = counted.map(|counted| self.profile.of_stacks(&counted));
+        let mut questions = Questions::new(filtered.as_ref().unwrap_or(self.profile), names);
         let mut rows = match wish.by {
             By::Thread => self.threads(),
             By::Function => self.rows(&questions, Group::Function),
@@ -191,6 +214,10 @@ impl Source<'_> {
                 row.name.to_lowercase().contains(&wish.search)
                     || row.place.to_lowercase().contains(&wish.search)
             });
+        }
+        if wish.least_share > 0.0 {
+            let least = questions.profile().totals.live_bytes as f64 * wish.least_share;
+            rows.retain(|row| row.live_bytes as f64 >= least);
         }
         sort(&mut rows, wish.column);
         if wish.is_reversed {
@@ -278,6 +305,10 @@ impl Source<'_> {
     }
 
     fn threads(&self) -> Vec<Row> {
+        // Which of a thread's memory a filter counts is not known.
+        if !self.filters.is_empty() {
+            return Vec::new();
+        }
         let threads = self.about.threads.iter().zip(&self.profile.threads);
         let threads = threads.filter(|(thread, sums)| thread.kernel_thread != 0 || sums.allocations > 0);
         threads

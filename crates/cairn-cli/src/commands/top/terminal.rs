@@ -10,12 +10,12 @@ use anstyle::{AnsiColor, Style};
 use crossterm::{cursor, execute, queue, style, terminal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::screen::{Line, Look};
+use super::screen::{Look, ScreenLine};
 
 /// The terminal, until it is dropped.
 pub(super) struct Terminal {
     out: Stdout,
-    shown: Vec<Line>,
+    shown: Vec<ScreenLine>,
     columns: usize,
     has_colors: bool,
 }
@@ -47,7 +47,7 @@ impl Terminal {
     }
 
     /// Writes the lines that are not there yet.
-    pub(super) fn show(&mut self, lines: Vec<Line>, columns: usize) -> io::Result<()> {
+    pub(super) fn show(&mut self, lines: Vec<ScreenLine>, columns: usize) -> io::Result<()> {
         if columns != self.columns || lines.len() != self.shown.len() {
             queue!(self.out, terminal::Clear(terminal::ClearType::All))?;
             (self.shown, self.columns) = (Vec::new(), columns);

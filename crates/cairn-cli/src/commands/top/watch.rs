@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendErr
 use std::time::Duration;
 
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{About, HeapRead, LiveHeap, Scope, Stacks};
+use cairn_analysis::heap::{About, HeapRead, Stacks};
+use cairn_analysis::source::{FollowedHeap, HeapSource};
 
 use crate::commands::target::recording_of;
 
@@ -31,8 +32,12 @@ pub(super) struct Seen {
     pub(super) behind_nanos: Option<u64>,
     /// The process runs another program by now.
     pub(super) is_replaced: bool,
-    /// What the program writes to, where it can be told something.
+    /// The file that the program writes to, as long as it takes requests there.
     pub(super) spool: Option<PathBuf>,
+    /// What it is, if it is a file that cannot grow and no recording.
+    pub(super) file_kind: Option<&'static str>,
+    /// Only blocks that were alive at one moment are known.
+    pub(super) is_image: bool,
 }
 
 /// What a recording that has ended is asked for.
@@ -51,7 +56,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Looks at the recording every `interval`.
-    pub(super) fn begin(heap: LiveHeap, interval: Duration) -> Self {
+    pub(super) fn begin(heap: FollowedHeap, interval: Duration) -> Self {
         // Who is slow to take what was seen gets what is seen later.
         let (sender, news) = sync_channel(1);
         let (wanted, asked) = channel();
@@ -66,7 +71,7 @@ impl Watch {
     }
 }
 
-fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked: &Receiver<WantMoments>) {
+fn watch(mut heap: FollowedHeap, interval: Duration, news: &SyncSender<News>, asked: &Receiver<WantMoments>) {
     loop {
         let mut is_behind = false;
         let said = match heap.catch_up(SHOWN_EVERY) {
@@ -97,9 +102,9 @@ fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked:
         }
     }
     while asked.recv().is_ok() {
-        let Some(ended) = heap.ended() else { return };
-        let said = match ended.read_sliced(Scope::default(), MOMENTS) {
-            Ok((_, slices)) => News::Moments(Box::new(slices)),
+        let said = match heap.read_slices(MOMENTS) {
+            Ok(Some(slices)) => News::Moments(Box::new(slices)),
+            Ok(None) => continue,
             Err(error) => News::Failed(error.to_string()),
         };
         if news.send(said).is_err() {
@@ -108,7 +113,7 @@ fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked:
     }
 }
 
-fn seen(heap: &LiveHeap) -> Seen {
+fn seen(heap: &FollowedHeap) -> Seen {
     Seen {
         read: heap.snapshot(),
         stacks: heap.stacks(),
@@ -117,9 +122,12 @@ fn seen(heap: &LiveHeap) -> Seen {
         is_behind: false,
         behind_nanos: None,
         is_replaced: heap.spool().is_some_and(|spool| {
-            recording_of(heap.recording().header().process).is_ok_and(|other| is_other(spool, &other))
+            let process = heap.recording().map_or(0, |recording| recording.header().process);
+            recording_of(process).is_ok_and(|other| is_other(spool, &other))
         }),
         spool: heap.spool().map(PathBuf::from),
+        file_kind: heap.complete().map(HeapSource::kind_name),
+        is_image: heap.complete().is_some_and(HeapSource::is_image),
     }
 }
 
