@@ -172,6 +172,29 @@ fn missing_files_and_processes_end_with_1() {
 }
 
 #[test]
+fn wrong_files_are_named() {
+    let scene = Scene::new("wrong-files");
+    fs::write(scene.0.join("page.html"), "<!doctype html><html></html>\n").unwrap();
+    fs::write(scene.0.join("log.xz"), b"\xfd7zXZ\0\0\0").unwrap();
+    let cases: [(&[&str], &str); 9] = [
+        (&["play", "page.html"], "the file is an HTML page; was a web page saved"),
+        (&["play", "crash.dmp"], "the file is a minidump; did you mean `cairn core`?"),
+        (&["pack", "app.elf"], "the file is an ELF program or library; did you mean `cairn heap`"),
+        (&["pack", "-o", "x", "crash.dmp"], "the file is a minidump; did you mean `cairn core`?"),
+        (&["core", "packed.cairn"], "the file is a recording of cairn; did you mean `cairn report`"),
+        (&["symbolize", "-e", "page.html", "1"], "the file is an HTML page"),
+        (&["symbolize", "-e", "packed.cairn", "1"], "did you mean `cairn report` or `cairn play`?"),
+        (&["decode", "app.elf"], "no log; the file is an ELF program or library"),
+        (&["decode", "log.xz"], "the file is an xz file; unpack it first"),
+    ];
+    for (arguments, expected) in cases {
+        let (code, message) = scene.end(arguments);
+        assert!(code == 1 && message.contains(expected), "{arguments:?}: {code}, {message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+}
+
+#[test]
 fn invalid_arguments_end_with_2() {
     let scene = Scene::new("invalid");
     let cases: [&[&str]; 16] = [

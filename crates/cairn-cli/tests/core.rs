@@ -136,7 +136,7 @@ fn blocks_are_exported(file: &Path, load_address: u64, bits: &str) {
 }
 
 #[test]
-fn a_running_process_tells_its_heap_its_threads_and_an_address() {
+fn core_reads_heap_threads_and_addresses_of_a_process() {
     let program = scratch("core-waiting");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/programs/waiting.c");
     let mut compiler = Command::new("cc");
@@ -196,7 +196,7 @@ fn raw_memory_of_a_device_is_named_by_its_program() {
 }
 
 #[test]
-fn what_is_no_image_is_said_in_one_line() {
+fn core_refuses_other_files_in_one_line() {
     let cases: [(&[&str], i32, &str); 6] = [
         (&[], 2, "give a core file"),
         (&["/nowhere/core"], 1, "/nowhere/core"),

@@ -18,7 +18,7 @@ const DOCUMENTED: &str = "~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV";
 const DECODED: &str = "~b#size: 7520, 0x406651 0x406852 0x406c1b 0x406294 \n";
 
 #[test]
-fn help_is_what_the_snapshots_show() {
+fn help_matches_the_snapshots() {
     cairn().arg("--help").assert().success().stdout_eq(file!["snapshots/help.txt"]);
     cairn().args(["play", "--help"]).assert().success().stdout_eq(file!["snapshots/play-help.txt"]);
     cairn().args(["top", "--help"]).assert().success().stdout_eq(file!["snapshots/top-help.txt"]);
@@ -33,7 +33,7 @@ fn a_text_given_as_argument_is_decoded() {
 }
 
 #[test]
-fn a_mark_is_found_anywhere_in_a_line_and_other_lines_are_passed_over() {
+fn decode_finds_marks_anywhere_in_a_line_and_skips_other_lines() {
     let log = format!("boot\n[00:00:01] N: lost {DOCUMENTED} bytes\r\nHello123\n");
     cairn().arg("decode").stdin(log.clone()).assert().success().stdout_eq(DECODED);
     let kept = format!("boot\n{DECODED}Hello123\n");
@@ -41,7 +41,7 @@ fn a_mark_is_found_anywhere_in_a_line_and_other_lines_are_passed_over() {
 }
 
 #[test]
-fn a_bad_line_is_told_with_its_number_and_the_rest_goes_on() {
+fn decode_reports_a_bad_line_and_continues() {
     let log = format!("fine\n~m#IF0BmUQugNCkgCnkhdAYpQ==\n{DOCUMENTED}\n");
     cairn()
         .arg("decode")
@@ -132,7 +132,7 @@ fn a_few_bytes_that_claim_many_frames_end_soon() {
 }
 
 #[test]
-fn what_is_missing_or_no_stack_is_told() {
+fn decode_reports_missing_files_and_texts_without_stacks() {
     cairn().args(["decode", "no/such.log"]).assert().code(1).stderr_eq(str![[r#"
 cairn: no/such.log: No such file or directory (os error 2)
 
@@ -304,7 +304,7 @@ fn damaged_blobs_without_addresses_keep_their_size() {
 
 // Failed with: "~b#0x1000 0x1010 0x2000 ...5 ..." without an option to tell the kinds apart.
 #[test]
-fn kinds_of_frames_are_told_apart_and_read_back() {
+fn kinds_of_frames_are_printed_and_read_back() {
     // pc 0x1000, ra 0x1010, async 0x2000, five omitted, truncated.
     let record = "021910002010310ff04401";
     let decode = |text: &str, more: &[&str]| {
@@ -408,7 +408,7 @@ fn repeats_are_converted_in_bounded_memory() {
 
 // Failed with: no end within ten minutes.
 #[test]
-fn marks_repeated_without_end_are_not_searched_for_addresses() {
+fn endlessly_repeated_marks_are_not_searched_for_addresses() {
     // One omitted frame, and 65536 times 1048577 more of it, each `rep` within what the format
     // allows.
     let line = ["02", "40", &"8a100001".repeat(1 << 16), "00"].concat();

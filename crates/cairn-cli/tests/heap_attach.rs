@@ -158,7 +158,7 @@ fn eight_threads_inside_malloc_are_attached_to() {
 }
 
 #[test]
-fn modules_that_are_loaded_later_are_seen_from_their_constructors_on() {
+fn attach_records_later_modules_from_their_constructors_on() {
     let (_, recording) = check("loads");
     assert_eq!(
         recording.count(66666),
@@ -170,7 +170,7 @@ fn modules_that_are_loaded_later_are_seen_from_their_constructors_on() {
 }
 
 #[test]
-fn after_a_detach_the_program_is_as_before_and_can_be_attached_to_again() {
+fn attach_works_again_after_a_detach_without_traces() {
     let (directory, program) = prepared("again");
     let child = begin_and_wait(&directory, &program, &["threads"]);
     let process = child.id();
@@ -267,7 +267,7 @@ fn refused(process: u32, directory: &Path, reason: &str) {
 }
 
 #[test]
-fn what_cannot_be_attached_to_is_refused_with_a_reason() {
+fn attach_refuses_unsuitable_processes_with_a_reason() {
     let (directory, program) = prepared("refused");
     refused(1 << 30, &directory, "there is no process");
 

@@ -330,7 +330,7 @@ fn processes_reach_no_terminal_unescaped() {
 
 // Failed with: nothing; what a program reads stays as the format demands.
 #[test]
-fn pipes_get_the_names_of_machine_formats_as_they_are() {
+fn pipes_get_the_names_of_machine_formats_unchanged() {
     let directory = Directory::new("pipes");
     directory.write("it.heaptrack", heaptrack().as_bytes());
     let text = format!("MODULE Linux x86_64 0 x\nFUNC 0 10 0 {EVIL}\n");

@@ -156,7 +156,7 @@ fn filters_choose_events() {
 }
 
 #[test]
-fn a_file_of_another_build_is_told_and_not_used() {
+fn play_reports_files_of_another_build_and_skips_them() {
     let path = file("another-build.cairn", &recording(&[0xab; 20]));
     let stack = ["--from", "10ms", "--to", "10.5ms", "--symbols", "fixtures/device"];
     let (text, told, code) = output(&stack, &path);
@@ -314,7 +314,7 @@ fn following_ends_with_the_recorded_program() {
 }
 
 #[test]
-fn what_does_not_grow_cannot_be_followed() {
+fn play_refuses_to_follow_finished_files() {
     let mut spool = SpoolBuilder::new(1, START);
     spool.fact("mode", b"ring");
     let ring = file("ring.cairn", &spool.finish(0));

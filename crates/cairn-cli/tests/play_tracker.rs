@@ -142,7 +142,7 @@ fn times_and_patterns_choose_events() {
 }
 
 #[test]
-fn what_comes_before_a_damage_is_printed() {
+fn play_prints_everything_before_damage() {
     let whole = case("recording-p001");
     let cut = whole.path.with_extension("cut");
     let bytes = whole.bytes();
@@ -157,7 +157,7 @@ cairn: [..]recording-p001.cut: the recording ends inside the event at byte 359; 
 }
 
 #[test]
-fn cut_at_every_byte_it_ends_soon_and_says_so() {
+fn play_ends_soon_at_every_cut_and_reports_it() {
     let bytes = case("recording-p002").bytes();
     for length in 0..bytes.len() {
         let output = cairn().args(["play", "-", "--no-symbols"]).stdin(&bytes[..length]).output().unwrap();
@@ -174,7 +174,7 @@ fn cut_at_every_byte_it_ends_soon_and_says_so() {
 }
 
 #[test]
-fn what_is_no_recording_is_told() {
+fn play_refuses_files_that_are_no_tracker_recording() {
     let told = |arguments: &[&str], text| {
         cairn().arg("play").args(arguments).assert().code(1).stdout_eq("").stderr_eq(text);
     };

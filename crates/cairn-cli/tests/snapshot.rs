@@ -140,7 +140,7 @@ fn a_recorded_snapshot_plays_as_it_was_shown() {
 }
 
 #[test]
-fn a_program_that_was_replaced_lends_no_names() {
+fn snapshot_takes_no_names_from_a_replaced_program() {
     let waiting = Waiting::start("waiting-replaced");
     fs::remove_file(&waiting.program).unwrap();
     fs::copy("/bin/true", &waiting.program).unwrap();
@@ -151,7 +151,7 @@ fn a_program_that_was_replaced_lends_no_names() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_told() {
+fn snapshot_reports_unreadable_processes() {
     let (_, told, code) = snapshot(&["4194304"]);
     assert_eq!((told.as_str(), code), ("cairn: there is no process 4194304\n", 1));
     assert_eq!(snapshot(&["init"]).2, 2);
@@ -178,7 +178,7 @@ fn what_cannot_be_looked_at_is_told() {
 }
 
 #[test]
-fn without_permission_the_way_is_told() {
+fn snapshot_explains_how_to_get_permission() {
     let waiting = Waiting::start("waiting-foreign");
     // Only root can become somebody else; that this build can be run by everybody cannot be taken for granted either.
     let own = fs::metadata("/proc/self").unwrap();

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_detached_program_has_its_own_session_and_the_lowest_priority() {
+    fn detached_programs_have_a_session_and_the_lowest_priority() {
         let told = std::env::temp_dir().join(format!("cairn-detached-{}", std::process::id()));
         let whole = told.with_extension("whole");
         let script = format!(

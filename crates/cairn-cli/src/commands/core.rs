@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::heap::{
     Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, TreeLimits,
 };
@@ -22,7 +23,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::heap_text::{bytes, counted};
-use super::input_file::InputFile;
+use super::input_file::{InputFile, with_kind};
 use super::processes::parse_pid;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::new_file::{DASH, Output};
@@ -400,7 +401,9 @@ impl Core {
         };
         options.program = self.program(program)?;
         let core = InputFile::open(core)?;
-        Image::open(core.path(), &options).map_err(|error| core.error(&error))
+        Image::open(core.path(), &options).map_err(|error| {
+            core.error(&with_kind(&error, core.path(), &[FileKind::Core, FileKind::Minidump]))
+        })
     }
 
     /// Returns the program with its canonical path, as modules are named.

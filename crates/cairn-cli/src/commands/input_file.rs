@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use cairn_analysis::file_kind::{FileKind, WrongFile};
+
 use crate::output::max_unpacked_bytes;
 
 /// Most bytes that are taken from a pipe; 16 GiB, because recordings and cores of that size are read from files in practice,
@@ -80,6 +82,18 @@ impl InputFile {
     /// The name in messages, where that is not the path.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+}
+
+/// Adds to an error of reading a file what the file is, unless it is of a kind that the command reads.
+pub(crate) fn with_kind(message: &dyn std::fmt::Display, path: &Path, reads: &[FileKind]) -> String {
+    match FileKind::of_file(path) {
+        Ok(kind) if kind != FileKind::Unknown && !reads.contains(&kind) => {
+            let wrong = WrongFile { kind, inside: None };
+            format!("{message}; the file is {wrong}")
+        }
+        // A missing file is explained by the error itself.
+        _ => message.to_string(),
     }
 }
 

@@ -4,10 +4,12 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::heap::HeapRecording;
 use cairn_recording::{Events, Finding, Recording, RecordingError, Summary, Wanted, pack};
 use clap::{Args, ValueEnum};
 
+use super::input_file::with_kind;
 use crate::new_file::{DASH, Output};
 use crate::output::{Outcome, Progress, complain, refusal};
 
@@ -68,7 +70,10 @@ impl Pack {
         let name = self.recording.display().to_string();
         let in_file = |error: RecordingError| match error {
             RecordingError::Io { source, .. } if crate::output::is_broken_pipe(&source) => source,
-            error => io::Error::other(format!("{name}: {error}")),
+            error => {
+                let message = format!("{name}: {error}");
+                io::Error::other(with_kind(&message, &self.recording, &[FileKind::Recording]))
+            }
         };
         let recording = if self.recording == Path::new(DASH) {
             Recording::from_reader(io::stdin().lock())

@@ -12,12 +12,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::names::Names;
 use cairn_analysis::player::{Collapsed, Event, EventSink, Filter, PlayError, Player, Tables, TimeBound};
 use cairn_format::WordSize;
 use clap::{Args, ValueEnum};
 use regex::Regex;
 
+use super::input_file::with_kind;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::output::{Outcome, complain};
 
@@ -143,7 +145,10 @@ fn parse_time(text: &str) -> Result<TimeBound, &'static str> {
 
 impl Play {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let problem = |problem: PlayError| io::Error::other(format!("{}: {problem}", self.file.display()));
+        let problem = |problem: PlayError| {
+            let message = format!("{}: {problem}", self.file.display());
+            io::Error::other(with_kind(&message, &self.file, &[FileKind::Recording]))
+        };
         let mut names = self.symbols.wanted().then(|| Names::new(self.symbols.symbolizer()));
         let output = RefCell::new(BufWriter::with_capacity(1 << 16, crate::output::colored_stdout()));
         let mut player = if self.follow { None } else { Some(self.open().map_err(problem)?) };

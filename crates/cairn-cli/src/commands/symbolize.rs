@@ -7,13 +7,14 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
+use cairn_analysis::file_kind::FileKind;
 use cairn_format::{ModuleOffset, StatedAddress};
 use cairn_logs::lines::LineReader;
 use cairn_symbols::{AddressKind, Lookup, ModuleId, Place, Section, Symbolizer};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, ValueEnum};
 
-use super::input_file::InputFile;
+use super::input_file::{InputFile, with_kind};
 use super::symbol_options::SymbolSearch;
 use crate::new_file::DASH;
 use crate::output::{Outcome, complain};
@@ -289,7 +290,10 @@ impl Session {
         let default = (style == Style::Addr2line).then(|| PathBuf::from("a.out"));
         let exe = arguments.exe.clone().or(default);
         let input = exe.as_deref().map(InputFile::open).transpose()?;
-        let open = |input: &InputFile| files.open(input.path()).map_err(|error| input.error(&error));
+        let open = |input: &InputFile| {
+            let explained = |error| input.error(&with_kind(&error, input.path(), &NAMED_KINDS));
+            files.open(input.path()).map_err(explained)
+        };
         let exe = input.as_ref().map(open).transpose()?;
         let names_file = |argument: &String| argument.contains(' ') || argument == DASH;
         if exe.is_none() && arguments.addresses.iter().any(|argument| !names_file(argument)) {
@@ -397,6 +401,10 @@ impl Session {
         Some(Lookup { place, kind: self.kind })
     }
 }
+
+/// Kinds of files that have symbols.
+const NAMED_KINDS: [FileKind; 5] =
+    [FileKind::ElfProgram, FileKind::ElfObject, FileKind::MachO, FileKind::Pe, FileKind::Pdb];
 
 /// Maximum questions that are answered together, which bounds the memory for answers.
 const MAX_QUESTIONS: usize = 1 << 17;

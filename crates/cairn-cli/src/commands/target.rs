@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_got_its_name_later_is_found_in_its_directory() {
+    fn recording_that_was_named_later_is_found() {
         let directory = std::env::temp_dir().join(format!("cairn-target-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let file = directory.join("named later");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_that_was_closed_meanwhile_is_left_as_it_is() {
+    fn ctl_leaves_a_closed_recording_unchanged() {
         let path = std::env::temp_dir().join(format!("cairn-closed-{}", std::process::id()));
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings/v1");
         let packed = fs::read(fixture.join("packed.cairn")).unwrap();

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_not_mapped_it_is_not_taken_for_its_process() {
+    fn holder_is_a_process_that_has_the_recording_mapped() {
         let path = std::env::temp_dir().join(format!("cairn-holder-{}", std::process::id()));
         fs::write(&path, "nobody maps this").unwrap();
         assert_eq!(find(std::process::id(), &path), Holder::Unsure);

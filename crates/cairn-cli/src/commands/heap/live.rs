@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_uses_is_known_until_it_begins_to_end() {
+    fn usage_is_known_until_the_process_begins_to_end() {
         let usage = stat("S", 3, "8192000 20").unwrap();
         assert_eq!((usage.threads, usage.started, usage.page_faults), (3, 4711, 107));
         assert_eq!((usage.resident_bytes, usage.has_memory), (20 * cairn_run::page_bytes(), true));
