@@ -1,7 +1,8 @@
 //! `cairn completions`: scripts for shells, and the candidates that these scripts ask for.
 //!
-//! A script only calls `cairn` back, with [`VARIABLE`] in the environment: the candidates come from the
-//! same definitions that arguments are parsed by, and from the machine: recordings, processes, programs.
+//! A script only calls `cairn` back, with [`VARIABLE`] in the environment: the candidates come from
+//! the same definitions that arguments are parsed by, and from the machine: recordings, processes,
+//! programs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,14 +18,14 @@ use clap_complete::{CompleteEnv, Shell};
 use super::processes::running_processes;
 use crate::output::{Outcome, printable};
 
-/// Names the shell when a completion script calls `cairn`. A name of our own: a recorded program may use
-/// the usual one, `COMPLETE`.
+/// Names the shell when a completion script calls `cairn`. A name of our own: a recorded program
+/// may use the usual one, `COMPLETE`.
 const VARIABLE: &str = "_CAIRN_COMPLETE";
 
 /// Print a completion script for your shell
 ///
-/// Completes options, recordings, the PIDs of running processes, and the programs to record. The script calls cairn back,
-/// so it stays valid when cairn is updated.
+/// Completes options, recordings, the PIDs of running processes, and the programs to record. The
+/// script calls cairn back, so it stays valid when cairn is updated.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -53,8 +54,8 @@ impl Completions {
     }
 }
 
-/// Returns how scripts call this program: by the path if it was called by one, else by the name that the
-/// shell finds.
+/// Returns how scripts call this program: by the path if it was called by one, else by the name
+/// that the shell finds.
 fn own_name() -> io::Result<String> {
     let called = std::env::args_os().next().unwrap_or_default();
     if Path::new(&called).components().count() < 2 {
@@ -74,7 +75,8 @@ fn command_with_completers() -> clap::Command {
     with_completers(crate::Cairn::command())
 }
 
-/// Adds completers to all arguments of a command and of its subcommands, by the names of their values.
+/// Adds completers to all arguments of a command and of its subcommands, by the names of their
+/// values.
 fn with_completers(command: clap::Command) -> clap::Command {
     let takes_recordings = TAKES_RECORDINGS.contains(&command.get_name());
     command.mut_args(|argument| with_completer(argument, takes_recordings)).mut_subcommands(with_completers)

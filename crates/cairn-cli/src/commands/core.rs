@@ -33,13 +33,14 @@ use print::CorePrinter;
 
 /// Find out who allocated what, in a core file, a memory dump or a running process
 ///
-/// Finds annotated blocks (of heapprof, libwebsockets, and `cairn heap --annotate`); without any, it reads the heap of
-/// glibc's malloc. Shows which stacks hold the memory, what is damaged or leaked, what an address belongs to, and what the
-/// threads were doing.
+/// Finds annotated blocks (of heapprof, libwebsockets, and `cairn heap --annotate`); without any,
+/// it reads the heap of glibc's malloc. Shows which stacks hold the memory, what is damaged or
+/// leaked, what an address belongs to, and what the threads were doing.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Core {
-    /// The core file or minidump, - for standard input; and the program, if it was moved since it ran
+    /// The core file or minidump, - for standard input; and the program, if it was moved since it
+    /// ran
     #[arg(value_name = "FILE", num_args = 0..=2)]
     files: Vec<PathBuf>,
 
@@ -75,11 +76,13 @@ pub(crate) struct Core {
     #[arg(long)]
     heap: bool,
 
-    /// Show the block that contains this address or ends before it, and who allocated it. May be repeated
+    /// Show the block that contains this address or ends before it, and who allocated it. May be
+    /// repeated
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address, alias = "at")]
     address: Vec<u64>,
 
-    /// Show what points to the block at this address: registers, stacks, data, other blocks. May be repeated
+    /// Show what points to the block at this address: registers, stacks, data, other blocks. May be
+    /// repeated
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     refs: Vec<u64>,
 
@@ -444,7 +447,8 @@ impl Core {
         })
     }
 
-    /// Reports that raw memory contains no blocks for this machine, and names a machine for which it does.
+    /// Reports that raw memory contains no blocks for this machine, and names a machine for which
+    /// it does.
     fn report_no_blocks(&self, machine: Machine) -> io::Result<()> {
         let others = [WordSize::Bits64, WordSize::Bits32].into_iter().flat_map(|word_size| {
             [ByteOrder::LittleEndian, ByteOrder::BigEndian]

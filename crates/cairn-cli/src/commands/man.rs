@@ -13,7 +13,8 @@ use crate::output::Outcome;
 
 /// Write manual pages
 ///
-/// Writes a page for cairn and one for each subcommand to a directory; without a directory, prints the page of cairn.
+/// Writes a page for cairn and one for each subcommand to a directory; without a directory, prints
+/// the page of cairn.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -88,7 +89,8 @@ fn add_pages(mut command: clap::Command, pages: &mut Vec<ManPage>) -> io::Result
     subcommands.into_iter().try_for_each(|subcommand| add_pages(subcommand, pages))
 }
 
-/// Turns the text below the options into sections: examples, exit codes, and notes, whose lines stay as they are.
+/// Turns the text below the options into sections: examples, exit codes, and notes, whose lines
+/// stay as they are.
 ///
 /// The library would fill the lines of examples into one paragraph.
 fn sections(text: &str) -> Vec<Roff> {

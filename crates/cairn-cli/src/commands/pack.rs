@@ -15,8 +15,8 @@ use crate::output::{Outcome, Progress, complain, refusal};
 
 /// Pack a recording: the same events in a tenth of the bytes
 ///
-/// A program that records without `cairn` leaves a spool. Every command reads spools; a packed recording is smaller and
-/// opens faster.
+/// A program that records without `cairn` leaves a spool. Every command reads spools; a packed
+/// recording is smaller and opens faster.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +32,8 @@ pub(crate) struct Pack {
     /// The recording; - for standard input
     recording: PathBuf,
 
-    /// Write to this file; - for standard output [default: the recording's name, ending in .cairn; for -, -]
+    /// Write to this file; - for standard output [default: the recording's name, ending in .cairn;
+    /// for -, -]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -56,8 +57,8 @@ pub(crate) struct Pack {
 /// When sums are stored.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sums {
-    /// All sums of at least two million events, or those of the whole picture of at least half a million, if they are
-    /// small compared with the file
+    /// All sums of at least two million events, or those of the whole picture of at least half a
+    /// million, if they are small compared with the file
     Auto,
     /// Always, whatever their size
     Always,
@@ -166,7 +167,8 @@ fn check(recording: Recording, path: &Path) -> io::Result<Outcome> {
     Ok(outcome)
 }
 
-/// Stores sums in a recording that was just packed. It is complete without them, so errors of writing are ignored.
+/// Stores sums in a recording that was just packed. It is complete without them, so errors of
+/// writing are ignored.
 fn store_sums(path: &Path, always: bool) -> Result<(), RecordingError> {
     let heap = HeapRecording::new(Recording::open(path)?);
     if always {

@@ -28,7 +28,8 @@ const READ_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Play a recording: its events in order, each stack with the modules loaded when it was taken
 ///
-/// Reads cairn's own recordings, also while they are written, and recordings of call-stack-tracker from Windows.
+/// Reads cairn's own recordings, also while they are written, and recordings of call-stack-tracker
+/// from Windows.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Play {
@@ -44,7 +45,8 @@ pub(crate) struct Play {
     #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true, alias = "until")]
     to: Option<TimeBound>,
 
-    /// Print the last event of each thread at this time; with --modules, the modules that were loaded
+    /// Print the last event of each thread at this time; with --modules, the modules that were
+    /// loaded
     #[arg(
         long,
         value_name = "TIME",
@@ -58,7 +60,8 @@ pub(crate) struct Play {
     #[arg(short, long, value_name = "THREAD")]
     thread: Vec<String>,
 
-    /// Only stacks with a frame in this module, and its loads: its path, its name, or the name up to a dot. May be repeated
+    /// Only stacks with a frame in this module, and its loads: its path, its name, or the name up
+    /// to a dot. May be repeated
     #[arg(short, long, value_name = "MODULE")]
     module: Vec<String>,
 
@@ -94,7 +97,8 @@ pub(crate) struct Play {
     #[arg(long, value_name = "HOW", default_value = "clock")]
     time: TimeStyle,
 
-    /// Bits of an address in a recording of call-stack-tracker, which does not state it [default: guessed]
+    /// Bits of an address in a recording of call-stack-tracker, which does not state it [default:
+    /// guessed]
     #[arg(long, value_name = "BITS", value_parser = ["32", "64"])]
     word: Option<String>,
 

@@ -26,11 +26,13 @@ pub(crate) struct SymbolOptions {
 #[derive(Args)]
 #[command(next_help_heading = "Symbols")]
 pub(crate) struct SymbolSearch {
-    /// Look for programs, debug files and PDB files in this directory, by name or recorded path. May be repeated
+    /// Look for programs, debug files and PDB files in this directory, by name or recorded path.
+    /// May be repeated
     #[arg(long, value_name = "DIR", alias = "symbol-dir")]
     symbols: Vec<PathBuf>,
 
-    /// Look for debug files in this directory, as in /usr/lib/debug: `.build-id/xx/yyy.debug`. May be repeated
+    /// Look for debug files in this directory, as in /usr/lib/debug: `.build-id/xx/yyy.debug`. May
+    /// be repeated
     #[arg(long, value_name = "DIR", alias = "debug-file-directory")]
     debug_dir: Vec<PathBuf>,
 
@@ -42,12 +44,13 @@ pub(crate) struct SymbolSearch {
     #[arg(long, value_name = "FROM=TO", value_parser = parse_map, alias = "map")]
     map_path: Vec<(PathBuf, PathBuf)>,
 
-    /// Also use files of another build than the recorded one, and recorded paths without a build id; names may be wrong
+    /// Also use files of another build than the recorded one, and recorded paths without a build
+    /// id; names may be wrong
     #[arg(long)]
     allow_mismatch: bool,
 
-    /// Download missing files from the servers in DEBUGINFOD_URLS, if this cairn was built with the feature debuginfod
-    /// [default]
+    /// Download missing files from the servers in DEBUGINFOD_URLS, if this cairn was built with the
+    /// feature debuginfod [default]
     #[arg(long, overrides_with = "no_debuginfod")]
     debuginfod: bool,
 
@@ -134,14 +137,14 @@ impl SymbolOptions {
         self.search.sysroot.as_deref()
     }
 
-    /// Returns the options of a symbolizer for recordings and images, which may be untrusted and name any
-    /// file of this machine.
+    /// Returns the options of a symbolizer for recordings and images, which may be untrusted and
+    /// name any file of this machine.
     pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
         self.search.symbolizer().only_checked_paths(true)
     }
 
-    /// Starts another process that builds the indexes that were missed. For the end of a command, when
-    /// the answers are printed.
+    /// Starts another process that builds the indexes that were missed. For the end of a command,
+    /// when the answers are printed.
     pub(crate) fn index_later(&self, names: &Names) {
         self.index_these_later(names.without_index());
     }
@@ -152,7 +155,8 @@ impl SymbolOptions {
     }
 }
 
-/// Reports for each module once why its frames have no names, and which files were not used or are of another build.
+/// Reports for each module once why its frames have no names, and which files were not used or are
+/// of another build.
 pub(crate) fn complain_about_modules(names: &Names) {
     for (key, report) in names.reports() {
         let module = file_name_of(&key.path);
@@ -183,7 +187,8 @@ pub(crate) fn complain_about_modules(names: &Names) {
     }
 }
 
-/// Explains how to get missing names: most functions of some modules have none without their debug files.
+/// Explains how to get missing names: most functions of some modules have none without their debug
+/// files.
 pub(crate) fn what_names_need(names: &heap::Names<'_>) -> Option<String> {
     /// Maximum modules in the message.
     const LISTED: usize = 3;

@@ -23,8 +23,9 @@ use print::AnswerPrinter;
 
 /// Name addresses in programs and libraries: function, file, line and inlined calls
 ///
-/// Reads ELF files with DWARF inside or in separate debug files, PE with PDB or DWARF, Mach-O with dSYM, Breakpad symbols,
-/// perf maps and jitdumps. Answers each line as it arrives, and many at once if many are available.
+/// Reads ELF files with DWARF inside or in separate debug files, PE with PDB or DWARF, Mach-O with
+/// dSYM, Breakpad symbols, perf maps and jitdumps. Answers each line as it arrives, and many at
+/// once if many are available.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Symbolize {
@@ -174,8 +175,8 @@ struct Shape {
     basenames: bool,
 }
 
-/// Returns the arguments of `cairn symbolize` if the program is called `addr2line` or `llvm-symbolizer`,
-/// with a target in front or a version behind; else the arguments themselves.
+/// Returns the arguments of `cairn symbolize` if the program is called `addr2line` or
+/// `llvm-symbolizer`, with a target in front or a version behind; else the arguments themselves.
 pub(crate) fn by_name(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let Some(name) = arguments.next() else { return Vec::new() };
     let stem = Path::new(&name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -317,8 +318,8 @@ impl Session {
         Ok(Self { style, files, exe, _input: input, section, relative, kind, adjust, failed: false })
     }
 
-    /// Answers all lines that are available, then waits for more: a single question is answered at once, a thousand
-    /// questions are answered together.
+    /// Answers all lines that are available, then waits for more: a single question is answered at
+    /// once, a thousand questions are answered together.
     fn answer_lines(&mut self, printer: &mut AnswerPrinter) -> io::Result<()> {
         let mut lines = LineReader::new(io::stdin().lock());
         let mut questions = Vec::new();

@@ -182,6 +182,7 @@ pub(crate) struct Recording {
     pub(crate) modules_loaded: Vec<String>,
     pub(crate) modules_unloaded: usize,
     pub(crate) events: u64,
+    #[allow(dead_code, reason = "not all that use this module need it")]
     pub(crate) mappings: Vec<(cairn_recording::MappingKind, u64)>,
 }
 
@@ -318,6 +319,7 @@ impl Recording {
     }
 
     /// Compares with the `expect` lines that the program printed.
+    #[allow(dead_code, reason = "not all that use this module need it")]
     pub(crate) fn assert_as_expected(&self, shown: &Shown) {
         let mut checked = 0;
         for line in shown.output.lines().filter_map(|line| line.strip_prefix("expect ")) {

@@ -1,4 +1,4 @@
-//! The answers as one JSON object, told field by field in `docs/core.md`.
+//! The answers as one JSON object, whose fields the book documents.
 
 use cairn_analysis::heap::{Cost, Group, Names, Questions};
 use cairn_memory::heap::{Block, Chunk, Damage, GlibcHeap, Holder, Near, NearPlace};
@@ -27,7 +27,7 @@ pub(super) struct CoreJson {
     fault_address: Option<String>,
     memory_bytes: u64,
     searched_bytes: u64,
-    /// What is missing in the image, or contradicts itself.
+    /// Missing or contradictory parts of the image.
     findings: Vec<String>,
     modules: Vec<CoreModuleJson>,
     blocks: u64,

@@ -18,10 +18,12 @@ use super::print::{DecodePrinter, Place};
 use super::{Decode, InputEncoding, InputFormat};
 use crate::output::Outcome;
 
-/// Maximum bytes of an input that is read as one record. Stacks are small; a larger file is something else.
+/// Maximum bytes of an input that is read as one record. Stacks are small; a larger file is
+/// something else.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 
-/// Minimum characters of base64 or hexadecimal digits: words in a log consist of the same characters.
+/// Minimum characters of base64 or hexadecimal digits: words in a log consist of the same
+/// characters.
 const MIN_BARE_CHARACTERS: usize = 8;
 
 /// One input.

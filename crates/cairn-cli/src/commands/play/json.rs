@@ -1,4 +1,4 @@
-//! Events as JSON, one object a line; the fields are told in `docs/play.md`.
+//! Events as JSON, one object a line; the book documents the fields.
 
 use std::io::{self, Write};
 use std::sync::Arc;
