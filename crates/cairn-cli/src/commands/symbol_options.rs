@@ -1,4 +1,4 @@
-//! Where symbols are searched for: the options that several subcommands share.
+//! Options for the search of symbols, which several subcommands share.
 
 use std::path::PathBuf;
 
@@ -108,7 +108,7 @@ impl SymbolOptions {
         self.cache.apply(options)
     }
 
-    /// Has another process build the indexes that were missed. To be called when the answers are out.
+    /// Has another process build the missing indexes. To be called after the answers.
     pub(crate) fn index_later(&self, names: &Names) {
         self.index_these_later(names.without_index());
     }
@@ -129,7 +129,7 @@ impl SymbolOptions {
 pub(crate) fn complain_about_modules(names: &Names) {
     for (key, report) in names.reports() {
         let module = file_name_of(&key.path);
-        // What the kernel maps by itself, such as `[vdso]`, has no file.
+        // Mappings of the kernel itself, such as `[vdso]`, have no file.
         if module.starts_with('[') {
             continue;
         }
@@ -156,21 +156,21 @@ pub(crate) fn complain_about_modules(names: &Names) {
     }
 }
 
-/// What to do for names that are missing: most functions of these modules have none, because their debug files are not here.
-pub(crate) fn what_names_need(names: &heap::Names<'_>) -> Option<String> {
-    /// So many modules are told.
-    const TOLD: usize = 3;
+/// Returns advice on missing names: most functions of these modules have none, because their debug files are not here.
+pub(crate) fn advice_on_names(names: &heap::Names<'_>) -> Option<String> {
+    /// Modules that the advice names; 3, because the line has to stay short.
+    const MOST_NAMED: usize = 3;
     let modules = names.mostly_unnamed();
-    let told: Vec<_> = modules.iter().take(TOLD).map(|name| printable(name)).collect();
-    let more = match modules.len().saturating_sub(TOLD) {
+    let named: Vec<_> = modules.iter().take(MOST_NAMED).map(|name| printable(name)).collect();
+    let more = match modules.len().saturating_sub(MOST_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    (!told.is_empty()).then(|| {
+    (!named.is_empty()).then(|| {
         format!(
             "functions without names in {}{more}: install their debug symbols (packages that end in -dbgsym or -debuginfo), \
              or say where their debug files are (--debug-dir); the recording need not be made again",
-            told.join(", ")
+            named.join(", ")
         )
     })
 }

@@ -1,4 +1,4 @@
-//! The report as people read it: the answer first, then who is behind it.
+//! Prints the report for people: the answer first, then the stacks behind it.
 
 use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
@@ -15,7 +15,7 @@ use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{
     bar, bytes, count, counted, curve, duration, name_and_place, percent, shortened, stretched, width,
 };
-use crate::commands::symbol_options::what_names_need;
+use crate::commands::symbol_options::advice_on_names;
 use crate::output::{Palette, printable};
 
 /// Prints one report.
@@ -29,7 +29,7 @@ pub(super) struct ReportPrinter<'p, 'q, W> {
     width: usize,
     /// Stacks whose frames were printed.
     shown: HashSet<(u32, Position)>,
-    /// Why there is nothing to tell.
+    /// The reason for an empty answer.
     unseen: Option<String>,
     /// It is known how long blocks lived.
     has_frees: bool,
@@ -92,13 +92,13 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         self
     }
 
-    /// For who wants to see no names.
+    /// Without advice on missing names.
     pub(super) fn without_names(mut self) -> Self {
         self.has_names = false;
         self
     }
 
-    /// For a file that does not tell how long blocks lived.
+    /// For a file that does not record how long blocks lived.
     pub(super) fn without_frees(mut self) -> Self {
         self.has_frees = false;
         self
@@ -245,7 +245,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         writeln!(self.output)
     }
 
-    /// Of a file that does not tell how long blocks lived.
+    /// The totals of a file that does not record how long blocks lived.
     fn totals_without_frees(&mut self, rate: &str) -> io::Result<()> {
         let calls = counted(self.questions.profile().totals.allocations, "call");
         self.total("allocated", Cost::Allocated, &format!(" in {calls}{rate}"))?;
@@ -264,7 +264,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         writeln!(self.output, "  {word:<10}{strong}{value:>12}{strong:#}{error}{rest}")
     }
 
-    /// What the sums of blocks that live are called, and the heading of their list.
+    /// Returns the word for a cost, and the heading of its list.
     fn words(&self, cost: Cost) -> (&'static str, String) {
         let profile = self.questions.profile();
         match cost {
@@ -485,7 +485,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
             let (from, until) = (start as u64, end as u64);
             let (from, until) =
                 (timeline.bin_nanos.saturating_mul(from), timeline.bin_nanos.saturating_mul(until));
-            // What the process as a whole had, where it was looked at in this stretch of time.
+            // Resident memory of the whole process, where it was sampled in this stretch of time.
             let samples = usage.iter().filter(|sample| (from..until).contains(&sample.nanos));
             let resident = samples.map(|sample| sample.resident_bytes).max().map_or(String::new(), bytes);
             let (until, most, last) = (duration(until), bytes(most), bytes(last));
@@ -579,7 +579,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         rows
     }
 
-    /// What resident memory was made of when it was most, and who mapped what.
+    /// Prints the parts of resident memory at its peak, and the stacks that mapped most.
     fn resident_section(&mut self) -> io::Result<()> {
         let Some(resident) = &self.asked.read.resident else { return Ok(()) };
         let sample = resident.sample;
@@ -594,9 +594,9 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
             row(resident.mapped_bytes, "mapped by the program itself, as far as it is used")?;
         }
         let what = if resident.mapped_bytes > 0 {
-            "the rest: program and libraries, stacks, what the allocator keeps between blocks and for later"
+            "the rest: program and libraries, stacks, and free memory of the allocator"
         } else {
-            "the rest: program and libraries, stacks, own mappings (--mmap tells), what the allocator keeps"
+            "the rest: program and libraries, stacks, own mappings (recorded with --mmap), and free memory of the allocator"
         };
         row(resident.rest_bytes(), what)?;
         match sample.own_bytes {
@@ -615,7 +615,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         writeln!(self.output)
     }
 
-    /// Who mapped most.
+    /// Prints the stacks that mapped most.
     fn mappings(&mut self) -> io::Result<()> {
         let Some(resident) = &self.asked.read.resident else { return Ok(()) };
         let whole = Amount { value: resident.mapped_bytes, blocks: 0 };
@@ -707,7 +707,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         let lifetimes = &self.questions.profile().lifetimes;
         let whole = lifetimes.iter().map(|lifetime| lifetime.blocks).max().unwrap_or(0).max(1);
         let dim = self.palette.dim;
-        // Shorter ones are not told apart: times are not known that well.
+        // Shorter lifetimes are one class: times are not known that precisely.
         let shortest = lifetime_class(HEAP_TIME_QUANTUM_NANOS) + 1;
         let mut rows = vec![Lifetimes::default()];
         for lifetime in lifetimes.iter().take(shortest) {
@@ -750,7 +750,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         writeln!(self.output)
     }
 
-    /// What a reader should know before trusting the numbers.
+    /// Prints what limits the numbers.
     fn notes(&mut self) -> io::Result<()> {
         let mut notes: Vec<String> = Vec::new();
         if self.asked.read.unmatched_frees > 0 {
@@ -777,11 +777,11 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         let odd = self.questions.profile().odd;
         let sum = odd.bad_numbers + odd.reused_objects + odd.unknown_frees;
         if sum > 0 {
-            notes.push(format!("{} made no sense and were left out", counted(sum, "event")));
+            notes.push(format!("{} were contradictory and were left out", counted(sum, "event")));
         }
         notes.extend(self.asked.about.notes.iter().cloned());
         if self.has_names {
-            notes.extend(what_names_need(self.questions.names()));
+            notes.extend(advice_on_names(self.questions.names()));
         }
         for note in notes {
             writeln!(self.output, "note: {note}")?;
@@ -815,7 +815,7 @@ fn last_children(tree: &Tree) -> Vec<bool> {
     last
 }
 
-/// What leads to a node: an only chain of calls needs no lines that branch.
+/// The lines that lead to a node: an only chain of calls needs no branches.
 fn lead(is_last: &[bool]) -> String {
     let Some((own, outer)) = is_last.split_last() else { return String::new() };
     // Deep trees would leave no room for names.
