@@ -180,6 +180,25 @@ fn every_command_opens_every_kind_of_file() {
     }
 }
 
+#[test]
+fn input_format_replaces_recognition() {
+    let directory = Scratch::new("format");
+    let heaptrack = format!("{FIXTURES}/exchange/heaptrack-small.zst");
+    let cases: [(&str, &str, i32, &str); 6] = [
+        ("heaptrack", &heaptrack, 0, ""),
+        ("core", &directory.write("core.gz", &gzip(&core())), 0, ""),
+        ("tracker", &directory.write("app.recording", &tracker()), 0, ""),
+        ("core", &heaptrack, 1, "no core file or minidump"),
+        ("cairn", &heaptrack, 1, "no cairn recording"),
+        ("pprof", &heaptrack, 1, "pprof"),
+    ];
+    for (format, file, code, why) in cases {
+        let output = cairn(&["report", "--json", "--no-symbols", "--input-format", format, file]);
+        assert_eq!(output.status.code(), Some(code), "{format} {file}: {output:?}");
+        assert!(text(&output.stderr).contains(why), "{format} {file}: {output:?}");
+    }
+}
+
 /// A served page, ended with this value.
 struct View(Child);
 

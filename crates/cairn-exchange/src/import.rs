@@ -28,7 +28,8 @@ use cairn_analysis::heap::{
 };
 use cairn_analysis::names;
 use cairn_analysis::source::{
-    ForeignFormats, HeapSource, ImportError, ImportedHeap, OpenedImport, Question, SourceHeap, SourceOptions,
+    ForeignFormats, HeapSource, ImportError, ImportedHeap, InputFormat, OpenedImport, Question, SourceHeap,
+    SourceOptions,
 };
 use cairn_format::recording::{MAGIC, PcKind};
 use cairn_symbols::SourceFrame;
@@ -58,7 +59,16 @@ pub enum Kind {
     Tracker,
 }
 
+/// The names of the formats that are read here, as options have them.
+const NAMES: [&str; 4] = ["heaptrack", "pprof", "firefox", "tracker"];
+
 impl Kind {
+    /// The format of this name.
+    fn named(name: &str) -> Option<Self> {
+        let kinds = [Self::Heaptrack, Self::Pprof, Self::Firefox, Self::Tracker];
+        NAMES.iter().position(|known| *known == name).and_then(|at| kinds.get(at).copied())
+    }
+
     /// Of a file that begins so; `None` when that is no format that is known here.
     ///
     /// ```
@@ -110,6 +120,8 @@ pub struct ImportOptions {
     /// set
     /// ([`UnpackBound::PROFILE_TEXT`](cairn_format::unpack::UnpackBound::PROFILE_TEXT)).
     pub max_unpacked_bytes: Option<u64>,
+    /// The kind of file; `None` to recognise it by its first bytes.
+    pub kind: Option<Kind>,
 }
 
 /// Where the events are.
@@ -210,7 +222,10 @@ impl Imported {
         names: Option<&mut names::Names>,
     ) -> Result<Self, ExchangeError> {
         let limits = Limits { packed_bytes: source.bytes()?, chosen_bytes: options.max_unpacked_bytes };
-        let kind = Kind::of(source.open()?)?.ok_or(ExchangeError::Unknown)?;
+        let kind = match options.kind {
+            Some(kind) => kind,
+            None => Kind::of(source.open()?)?.ok_or(ExchangeError::Unknown)?,
+        };
         let (mut threads, mut notes, mut findings) = (Vec::new(), Vec::new(), Vec::new());
         let (profile, events) = match kind {
             Kind::Heaptrack => {
@@ -377,12 +392,20 @@ pub static FORMATS: ImportFormats = ImportFormats;
 pub struct ImportFormats;
 
 impl ForeignFormats for ImportFormats {
+    fn names(&self) -> &'static [&'static str] {
+        &NAMES
+    }
+
     fn open(&self, path: &Path, options: &SourceOptions) -> Result<Option<OpenedImport>, ImportError> {
-        let kind = Kind::of(File::open(path).map_err(ExchangeError::reading)?)?;
+        let kind = match options.input_format {
+            Some(InputFormat::Foreign(name)) => Kind::named(name),
+            Some(_) => None,
+            None => Kind::of(File::open(path).map_err(ExchangeError::reading)?)?,
+        };
         if matches!(kind, None | Some(Kind::Cairn)) {
             return Ok(None);
         }
-        let import = ImportOptions { max_unpacked_bytes: options.max_unpacked_bytes };
+        let import = ImportOptions { max_unpacked_bytes: options.max_unpacked_bytes, kind };
         let symbols = options.symbols.clone().filter(|_| kind == Some(Kind::Tracker));
         let mut lookups = symbols.map(names::Names::new);
         let heap = Imported::open_with(path, &import, lookups.as_mut())?;

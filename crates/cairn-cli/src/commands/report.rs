@@ -248,7 +248,7 @@ impl ReportCommand {
             ReportPrinter::new(&mut output, &mut questions, &asked, self.list.full, &file, unseen)
                 .colored(palette);
         if !is_to_people {
-            printer = printer.to_file();
+            printer = printer.in_file();
         }
         if source.is_image() {
             printer = printer.of_image();
