@@ -176,7 +176,10 @@ pub struct OpenedImport {
 
 /// Reads formats of other tools.
 pub trait ForeignFormats: Sync {
-    /// Opens a file; `None` if it is of no format that is known.
+    /// Returns the names of the formats, for [`InputFormat::Foreign`].
+    fn names(&self) -> &'static [&'static str];
+
+    /// Opens a file; `None` if it is of no format that is known. [`SourceOptions::input_format`] may name the format.
     ///
     /// # Errors
     ///
@@ -185,6 +188,17 @@ pub trait ForeignFormats: Sync {
 
     /// Unpacks the first bytes of a compressed file; `None` if that cannot be done.
     fn unpacked_start(&self, path: &Path) -> Option<Vec<u8>>;
+}
+
+/// The format of a file, where it is not to be recognised by content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InputFormat {
+    /// A recording of cairn.
+    Recording,
+    /// A core file or minidump, compressed or not.
+    Image,
+    /// A format of another tool, by its name in [`ForeignFormats::names`].
+    Foreign(&'static str),
 }
 
 /// How a heap is opened and named.
@@ -201,6 +215,8 @@ pub struct SourceOptions {
     pub max_unpacked_bytes: Option<u64>,
     /// The formats of other tools.
     pub formats: Option<&'static dyn ForeignFormats>,
+    /// The format of the file; `None` to recognise it by its content.
+    pub input_format: Option<InputFormat>,
     /// The name of the file in messages, if that is not its path.
     pub name: Option<String>,
 }
@@ -275,8 +291,8 @@ impl HeapSource {
         if let Some(source) = Self::open_image(path, options, kind)? {
             return Ok(source);
         }
-        let opened = match kind {
-            FileKind::Recording => None,
+        let opened = match (kind, options.input_format) {
+            (_, Some(InputFormat::Recording)) | (FileKind::Recording, None) => None,
             _ => match options.formats {
                 Some(formats) => {
                     formats.open(path, options).map_err(|error| SourceError::import(path, options, error))?
@@ -287,7 +303,9 @@ impl HeapSource {
         if let Some(OpenedImport { heap, lookups }) = opened {
             return Ok(Self::new(path, options, SourceHeap::Imported(Arc::from(heap)), lookups));
         }
-        if let Some(wrong) = wrong_file(path, kind, options) {
+        if options.input_format != Some(InputFormat::Recording)
+            && let Some(wrong) = wrong_file(path, kind, options)
+        {
             return Err(SourceError::wrong(path, options, wrong));
         }
         // A file of no known kind is a damaged recording more often than anything else: its reader says what is wrong.
@@ -318,6 +336,7 @@ impl HeapSource {
     #[cfg(target_os = "linux")]
     fn open_image(path: &Path, options: &SourceOptions, kind: FileKind) -> Result<Option<Self>, SourceError> {
         let is_image = match kind {
+            _ if let Some(format) = options.input_format => format == InputFormat::Image,
             FileKind::Core | FileKind::Minidump => true,
             // Unpacking all of a large file, only to see that it is no image, would take long.
             kind if kind.compression().is_some() => {
@@ -332,6 +351,14 @@ impl HeapSource {
             return Ok(None);
         }
         let heap = ImageHeap::open(path, options)?;
+        if heap.is_none() && options.input_format.is_some() {
+            let wrong = WrongFile { kind, inside: None };
+            return Err(SourceError::unusable(
+                path,
+                options,
+                &format!("no core file or minidump, but {wrong}"),
+            ));
+        }
         Ok(heap.map(|heap| Self::new(path, options, SourceHeap::Image(Box::new(heap)), None)))
     }
 

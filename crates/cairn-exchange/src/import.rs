@@ -28,7 +28,8 @@ use cairn_analysis::heap::{
 };
 use cairn_analysis::names;
 use cairn_analysis::source::{
-    ForeignFormats, HeapSource, ImportError, ImportedHeap, OpenedImport, Question, SourceHeap, SourceOptions,
+    ForeignFormats, HeapSource, ImportError, ImportedHeap, InputFormat, OpenedImport, Question, SourceHeap,
+    SourceOptions,
 };
 use cairn_format::recording::{MAGIC, PcKind};
 use cairn_symbols::SourceFrame;
@@ -58,7 +59,16 @@ pub enum Kind {
     Tracker,
 }
 
+/// The names of the formats that are read here, as options have them.
+const NAMES: [&str; 4] = ["heaptrack", "pprof", "firefox", "tracker"];
+
 impl Kind {
+    /// The format of this name.
+    fn named(name: &str) -> Option<Self> {
+        let kinds = [Self::Heaptrack, Self::Pprof, Self::Firefox, Self::Tracker];
+        NAMES.iter().position(|known| *known == name).and_then(|at| kinds.get(at).copied())
+    }
+
     /// Of a file that begins so; `None` when that is no format that is known here.
     ///
     /// ```
@@ -106,10 +116,12 @@ pub struct Imported {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ImportOptions {
-    /// A compressed file may unpack to so many bytes; what is usual for its size where this is not
+    /// Bytes that a compressed file may unpack to; the usual limit for its size where this is not
     /// set
     /// ([`UnpackBound::PROFILE_TEXT`](cairn_format::unpack::UnpackBound::PROFILE_TEXT)).
     pub max_unpacked_bytes: Option<u64>,
+    /// The kind of file; `None` to recognise it by its first bytes.
+    pub kind: Option<Kind>,
 }
 
 /// Where the events are.
@@ -145,7 +157,7 @@ impl Source {
     }
 }
 
-/// What the events of a scope add up to.
+/// The sums of the events of a scope.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct ImportedSums {
@@ -177,7 +189,7 @@ impl Imported {
         Self::new(Source::Bytes(bytes), &ImportOptions::default(), None)
     }
 
-    /// As [`open`](Self::open), and looks up the names of a file that has none of its own: a recording of call-stack-tracker.
+    /// As [`open`](Self::open), and finds names for a file that has none of its own: a recording of call-stack-tracker.
     ///
     /// # Errors
     ///
@@ -210,7 +222,10 @@ impl Imported {
         names: Option<&mut names::Names>,
     ) -> Result<Self, ExchangeError> {
         let limits = Limits { packed_bytes: source.bytes()?, chosen_bytes: options.max_unpacked_bytes };
-        let kind = Kind::of(source.open()?)?.ok_or(ExchangeError::Unknown)?;
+        let kind = match options.kind {
+            Some(kind) => kind,
+            None => Kind::of(source.open()?)?.ok_or(ExchangeError::Unknown)?,
+        };
         let (mut threads, mut notes, mut findings) = (Vec::new(), Vec::new(), Vec::new());
         let (profile, events) = match kind {
             Kind::Heaptrack => {
@@ -235,7 +250,7 @@ impl Imported {
         Ok(Self { kind, profile, stacks, threads, notes, findings, events, limits })
     }
 
-    /// What its events tell of time.
+    /// Returns how much its events record of time.
     #[must_use]
     pub const fn times(&self) -> Times {
         match &self.events {
@@ -266,7 +281,7 @@ impl Imported {
     ///
     /// # Errors
     ///
-    /// What is wrong with the file, and where; or that the file does not tell what the scope asks for.
+    /// When the file is damaged, with the place; or when it does not record what the scope asks for.
     pub fn read(&self, scope: &Scope) -> Result<ImportedSums, ExchangeError> {
         self.read_events(scope, None).map(|(read, _)| read)
     }
@@ -308,13 +323,13 @@ impl Imported {
         &self.threads
     }
 
-    /// What files of this kind do not tell: a sentence each.
+    /// Returns what files of this kind do not record: a sentence each.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What is wrong with the file, and did not hinder reading what stands in front of it: a sentence each.
+    /// Returns the damage behind which nothing was read: a sentence each.
     #[must_use]
     pub fn findings(&self) -> &[String] {
         &self.findings
@@ -332,18 +347,18 @@ impl Imported {
             }
             Events::Kept(_) | Events::None => Err(ExchangeError::CannotHold {
                 format: "a format of events",
-                reason: "the file does not tell when blocks were freed; pprof or speedscope hold sums",
+                reason: "the file does not record when blocks were freed; pprof or speedscope hold sums",
             }),
         }
     }
 
-    /// What kind of file it is.
+    /// Returns the kind of file.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What was run, and when; of a file of sums all that it holds.
+    /// Returns the program and its start; of a file of sums, all of it.
     #[must_use]
     pub const fn profile(&self) -> &Profile {
         &self.profile
@@ -377,12 +392,20 @@ pub static FORMATS: ImportFormats = ImportFormats;
 pub struct ImportFormats;
 
 impl ForeignFormats for ImportFormats {
+    fn names(&self) -> &'static [&'static str] {
+        &NAMES
+    }
+
     fn open(&self, path: &Path, options: &SourceOptions) -> Result<Option<OpenedImport>, ImportError> {
-        let kind = Kind::of(File::open(path).map_err(ExchangeError::reading)?)?;
+        let kind = match options.input_format {
+            Some(InputFormat::Foreign(name)) => Kind::named(name),
+            Some(_) => None,
+            None => Kind::of(File::open(path).map_err(ExchangeError::reading)?)?,
+        };
         if matches!(kind, None | Some(Kind::Cairn)) {
             return Ok(None);
         }
-        let import = ImportOptions { max_unpacked_bytes: options.max_unpacked_bytes };
+        let import = ImportOptions { max_unpacked_bytes: options.max_unpacked_bytes, kind };
         let symbols = options.symbols.clone().filter(|_| kind == Some(Kind::Tracker));
         let mut lookups = symbols.map(names::Names::new);
         let heap = Imported::open_with(path, &import, lookups.as_mut())?;
@@ -505,7 +528,7 @@ pub fn live_blocks(source: &HeapSource, scope: &Scope) -> Vec<LiveBlock> {
     }
 }
 
-/// Where the events of a heap are read, for formats that hold them; `None` if its file does not tell all of time. `live` are
+/// Where the events of a heap are read, for formats that hold them; `None` if its file does not record all of time. `live` are
 /// its [`live_blocks`].
 #[must_use]
 pub fn event_source<'a>(source: &'a HeapSource, live: &'a [LiveBlock]) -> Option<EventSource<'a>> {
@@ -572,10 +595,10 @@ fn stacks_of(profile: &Profile) -> Stacks {
     for (location, index) in profile.locations.iter().zip(0..) {
         let start = |module: u32| profile.modules.get(module as usize).map_or(0, |module| module.start);
         stacks.add_address(Address {
-            // What stands in a profile is the address of the call, as symbolizers are asked for.
+            // A profile holds the address of the call, as symbolizers take it.
             kind: PcKind::ProgramCounter,
             absolute: location.address,
-            // Nobody looks these up in files: what is asked for is the entry of the file's own table.
+            // Names are found in the file's own table, by this index.
             stated: index,
             module: location.module.map(|module| (module, location.address.wrapping_sub(start(module)))),
         });

@@ -1,4 +1,4 @@
-//! What a page shows, as bytes: a JSON object with texts and single numbers, and behind it columns of numbers.
+//! The content of a page as bytes: a JSON object with texts and single numbers, and behind it columns of numbers.
 //!
 //! ```text
 //! | length of the JSON object: u32, little endian | the JSON object | columns |
@@ -7,7 +7,7 @@
 //!
 //! The second part is the larger one, and is needed once a range of time is chosen: it has a place of its own in the file, so
 //! that the first picture does not wait for it. The object's `columns` says in which part each column is, where it begins, and
-//! how many numbers it has. `docs/page.md` tells the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
+//! how many numbers it has. `docs/page.md` describes the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,11 +29,11 @@ use crate::{PageError, PageOptions};
 /// Name and version of what a page holds.
 pub const PAGE_SCHEMA: &str = "cairn.page/1";
 
-/// Modules that a page tells of; real programs load some hundred.
+/// Modules in a page; real programs load some hundred.
 const MOST_MODULES: usize = 4000;
-/// Threads that it tells of by name.
+/// Threads in a page by name.
 const MOST_THREADS: usize = 4000;
-/// Findings that it tells.
+/// Findings in a page.
 const MOST_FINDINGS: usize = 200;
 /// Words of the command line.
 const MOST_WORDS: usize = 100;

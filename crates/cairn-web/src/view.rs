@@ -1,14 +1,14 @@
 //! `cairn view`: the page, served on this machine.
 //!
 //! It is the page that [`page`](crate::page) makes a file of, with what a file cannot do: recordings that grow, parts of recordings that are
-//! too large to be shown at once, two recordings side by side, the text of source files, and buttons that tell a program to
-//! record. `docs/view.md` tells the requests; they are versioned, and may be used by other programs.
+//! too large to be shown at once, two recordings side by side, the text of source files, and buttons that start and stop
+//! recording. `docs/view.md` describes the requests; they are versioned, and may be used by other programs.
 //!
 //! Three things are never done: to listen on an address that another machine reaches, to answer a request without the
 //! token, and to open a file whose path a browser names. Everything that a request can make large is bounded, and so is how long it
 //! may take.
 //!
-//! The server is hyper by itself. What a router would find out of a dozen paths is one `match` here, and the limits of the
+//! The server is hyper by itself. A router for a dozen paths is one `match` here, and the limits of the
 //! connection (size of the header, time until it is there) are hyper's own, which what is built upon it does not hand on.
 //!
 //! ```no_run
@@ -22,16 +22,16 @@
 //!
 //! | module | task |
 //! |---|---|
-//! | `door` | who is let in |
+//! | `door` | access control |
 //! | `http` | connections, and their limits |
-//! | `seats` | who gives way when there are too many connections |
+//! | `seats` | which connections give way when there are too many |
 //! | `api` | from a request to an answer |
 //! | `words` | what a request asks for |
 //! | `catalogue` | which recordings there are |
 //! | `desk` | one recording: opened, read, named, asked |
 //! | `comparison` | two of them as one tree |
 //! | `source_text` | the text of a source file |
-//! | `control` | tells a program to record |
+//! | `control` | requests to a recording program |
 
 mod api;
 mod catalogue;
@@ -57,7 +57,7 @@ use cairn_symbols::SymbolizerOptions;
 pub use catalogue::Shown;
 pub use source_text::SourceRoot;
 
-/// What is served, and how.
+/// The content of a view, and how it is served.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ViewOptions {
@@ -71,9 +71,9 @@ pub struct ViewOptions {
     pub uses_ipv6: bool,
     /// How files are opened, and where symbols are searched for.
     pub source: SourceOptions,
-    /// What is left out of stacks.
+    /// The frames that are left out of stacks.
     pub folding: Folding,
-    /// What the page begins with.
+    /// The first state of the page.
     pub state: PageState,
     /// Where source files may be read; nowhere when it is empty.
     pub sources: Vec<SourceRoot>,
@@ -81,7 +81,7 @@ pub struct ViewOptions {
     pub header_time: Duration,
 }
 
-/// What the page begins with; a reader may choose otherwise.
+/// The first state of the page; a reader may change it.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct PageState {
@@ -148,7 +148,7 @@ impl std::fmt::Debug for View {
 }
 
 impl View {
-    /// Listens; nobody is answered yet.
+    /// Listens; requests wait until [`run`](Self::run).
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl View {
         Ok(Self { listener, door, header_time: options.header_time, fragment, api: api::Api::new(options) })
     }
 
-    /// The address to open, with the token: whoever has it sees the recordings.
+    /// The address to open, with the token: everyone who has it sees the recordings.
     #[must_use]
     pub fn url(&self) -> String {
         format!("{}{}", self.door.url(), self.fragment)
@@ -184,7 +184,7 @@ impl View {
     }
 }
 
-/// Reads the words of a request's address, as the server does; tells whether they make sense. For the fuzz target.
+/// Parses a request's address as the server does; returns whether it is valid. For the fuzz target.
 #[doc(hidden)]
 #[must_use]
 pub fn reads_words(path: &str, query: &str) -> bool {

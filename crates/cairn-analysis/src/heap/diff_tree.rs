@@ -9,34 +9,34 @@ use super::diff::{DiffFrame, NO_PATH, Paths};
 use super::questions::Questions;
 use super::{Cost, Sums};
 
-/// Two recordings as one tree; node 0 is the root, which stands for everything, and every call comes before those in it.
+/// Two recordings as one tree; node 0 is the root, which holds everything, and every call comes before those in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiffTree {
     /// The calls.
     pub nodes: Vec<DiffNode>,
-    /// What they are calls of.
+    /// The frames that nodes are calls of.
     pub frames: Vec<DiffFrame>,
-    /// Paths that were put together, because their share of every cost is small in both recordings.
+    /// Paths that were merged, because their share of every cost is small in both recordings.
     pub put_together: usize,
 }
 
 /// A call in either recording, or in both.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiffNode {
-    /// Index of its frame; none for the root, and for small calls that were put together.
+    /// Index of its frame; none for the root, and for small calls that were merged.
     pub frame: Option<u32>,
     /// How many calls from the root.
     pub depth: u32,
     /// Index of the call that it is in; the root's is its own.
     pub parent: u32,
-    /// What was asked for just here, before.
+    /// The sums of this call itself, before.
     pub before: Sums,
     /// And after.
     pub after: Sums,
 }
 
 impl DiffTree {
-    /// Compares two recordings. Of more than `most_calls` calls those are put together that are the smallest part of every
+    /// Compares two recordings. Of more than `most_calls` calls those are merged that are the smallest part of every
     /// cost in both; every sum stays what it is.
     ///
     /// ```no_run
@@ -110,7 +110,7 @@ fn keep_largest(
     sorted.sort_unstable_by(|a, b| b.total_cmp(a));
     let least = sorted.get(most_calls).copied().unwrap_or(0.0);
     let mut put_together = 0;
-    // By outer path: the path that stands for all that is small there.
+    // By outer path: the path that holds all small calls there.
     let mut stand_ins: HashMap<u32, u32> = HashMap::new();
     for path in 1..sums.len() {
         let outer = paths[path - 1].0;
@@ -241,7 +241,7 @@ mod tests {
         DiffTree::of(&mut before, &mut after, most_calls)
     }
 
-    fn told(tree: &DiffTree) -> Vec<(u32, &str, u64, u64)> {
+    fn sums_by_depth(tree: &DiffTree) -> Vec<(u32, &str, u64, u64)> {
         let name = |node: &DiffNode| match node.frame {
             Some(frame) => tree.frames[frame as usize].function.as_deref().unwrap_or("?"),
             None => "-",
@@ -258,7 +258,7 @@ mod tests {
             &[(&["run", "new", "deep"], 30), (&["run", "load"], 400), (&["run"], 7)];
         let tree = tree(before, after, 100);
         assert_eq!(
-            told(&tree),
+            sums_by_depth(&tree),
             [
                 (0, "-", 0, 0),
                 (1, "run", 7, 7),

@@ -1,4 +1,4 @@
-//! Answers as programs read them: what `--json` prints, told field by field in `docs/report.md`.
+//! Answers for programs: the output of `--json`, described field by field in `docs/report.md`.
 //!
 //! The schemas are stable: within a version, fields are added and never change their meaning or go away.
 
@@ -40,16 +40,16 @@ impl Limits {
     }
 }
 
-/// What a recording adds up to.
+/// The sums of a heap.
 #[derive(Clone, PartialEq, Serialize, Debug)]
 pub struct Report {
     /// [`REPORT_SCHEMA`].
     pub schema: &'static str,
-    /// What was recorded.
+    /// The recorded program.
     pub recording: Recorded,
-    /// What of it is looked at.
+    /// The part that is counted.
     pub scope: ScopeJson,
-    /// On average one byte of so many was picked; absent where every allocation was recorded.
+    /// One byte of this many was picked on average; absent where every allocation was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_bytes: Option<u64>,
     /// Allocations.
@@ -58,7 +58,7 @@ pub struct Report {
     pub total_bytes: u64,
     /// Frees of them.
     pub total_frees: u64,
-    /// What blocks are that were not freed, here and in all fields whose names begin with `leaked`:
+    /// The kind of blocks that were not freed, here and in all fields whose names begin with `leaked`:
     /// `leaked` when the program exited, else `alive`.
     pub unfreed: &'static str,
     /// Bytes that were not freed.
@@ -71,7 +71,7 @@ pub struct Report {
     pub peak_allocations: u64,
     /// When that was.
     pub peak_nanos: u64,
-    /// What the whole program held then, of which `peak_bytes` is the part that is looked at.
+    /// Bytes of the whole program then; `peak_bytes` is the part that is counted.
     pub peak_bytes_of_all: u64,
     /// Allocations that were freed before their thread allocated again.
     pub temporary_allocations: u64,
@@ -86,14 +86,14 @@ pub struct Report {
     pub most_resident_bytes: Option<u64>,
     /// Cairn's own resident memory beside that; null when it is not known, and included.
     pub cairn_resident_bytes: Option<u64>,
-    /// What it was made of at the moment when most was resident.
+    /// Its parts at the moment when most was resident.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident: Option<ResidentJson>,
-    /// What is measured in `top` and `tree`.
+    /// The measure of `top` and `tree`.
     pub cost: &'static str,
-    /// What an entry of `top` is: a function, line, module, or stack.
+    /// The group of an entry of `top`: a function, line, module, or stack.
     pub group: &'static str,
-    /// Who asked for the memory, the most expensive first.
+    /// The functions, lines, modules or stacks that asked for the memory, the most expensive first.
     pub top: Vec<EntryJson>,
     /// How many entries there are besides those in `top`.
     pub more_entries: usize,
@@ -105,19 +105,19 @@ pub struct Report {
     pub sizes: Vec<SizeJson>,
     /// How long blocks lived that were freed.
     pub lifetimes: Vec<LifetimeJson>,
-    /// What the program held over time.
+    /// Memory over time.
     pub timeline: TimelineJson,
-    /// What the process used over time, where it was sampled.
+    /// Resident memory over time, where it was sampled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub usage: Vec<UsageJson>,
     /// The tree that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tree: Option<Vec<TreeNodeJson>>,
-    /// What a reader should know of the file.
+    /// Limits and damage of the file: a sentence each.
     pub findings: Vec<String>,
 }
 
-/// What the process used at one moment.
+/// Resident memory at one moment.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct UsageJson {
     /// When, from the start of the recording.
@@ -139,7 +139,7 @@ impl From<&UsageSample> for UsageJson {
     }
 }
 
-/// What was recorded.
+/// The recorded program.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct Recorded {
     /// The words of the command line.
@@ -158,7 +158,7 @@ pub struct Recorded {
     pub read_until_nanos: Option<u64>,
 }
 
-/// What of a recording is looked at.
+/// The part of a heap that is counted.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug, Default)]
 pub struct ScopeJson {
     /// Allocations from this time on.
@@ -202,7 +202,7 @@ impl From<&Sums> for SumsJson {
     }
 }
 
-/// Resident memory at its most, as JSON tells it.
+/// Resident memory at its peak.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[non_exhaustive]
 pub struct ResidentJson {
@@ -266,7 +266,7 @@ impl From<&Errors> for ErrorsJson {
 /// A frame of a stack.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct FrameJson {
-    /// Its function, or what stands for it: `module+0x1234`.
+    /// Its function, or its place in a module: `module+0x1234`.
     pub function: String,
     /// Its source file.
     pub file: Option<String>,
@@ -326,7 +326,7 @@ pub struct SuppressedJson {
 pub struct ThreadJson {
     /// Its number in the recording.
     pub thread: u32,
-    /// What the kernel called it.
+    /// Its number in the kernel.
     pub kernel_thread: u32,
     /// Its last name.
     pub name: String,
@@ -362,7 +362,7 @@ pub struct LifetimeJson {
     pub bytes: u64,
 }
 
-/// What the program held over time.
+/// Memory over time.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct TimelineJson {
     /// Width of a bin.
@@ -391,34 +391,34 @@ pub struct TreeNodeJson {
     pub own_value: u64,
 }
 
-/// What the builder of a report is told besides the profile.
+/// The request for a report, beside the profile.
 #[derive(Clone, Debug)]
 pub struct ReportRequest<'a> {
     /// The recording.
     pub about: &'a About,
-    /// What was read of it.
+    /// The sums that were read.
     pub read: &'a HeapRead,
     /// The scope, for the record.
     pub scope: ScopeJson,
-    /// What is measured.
+    /// The measure.
     pub cost: Cost,
-    /// By what entries are put together.
+    /// The group of an entry.
     pub group: Group,
-    /// How much is told.
+    /// How much of each list is shown.
     pub limits: Limits,
-    /// What was held back.
+    /// Known leaks that are left out.
     pub suppressed: &'a [Suppressed],
     /// A tree, where one was asked for.
     pub tree: Option<&'a Tree>,
 }
 
 impl Report {
-    /// Builds the report; finds the names of the stacks that it tells.
+    /// Builds the report; finds the names of the stacks in it.
     #[must_use]
     pub fn new(questions: &mut Questions<'_>, asked: &ReportRequest<'_>) -> Self {
         let profile = questions.profile();
         let entries = questions.top_of(asked.group, asked.cost, asked.limits.stacks);
-        let top = tell_entries(questions, &entries, asked.cost, asked.limits);
+        let top = entries_json(questions, &entries, asked.cost, asked.limits);
         let totals = &profile.totals;
         let about = asked.about;
         // Instead of sums that cannot be used, the events answered.
@@ -494,14 +494,14 @@ impl From<&Suppressed> for SuppressedJson {
 }
 
 fn tell_threads(threads: &[ThreadName], sums: &[Sums]) -> Vec<ThreadJson> {
-    let told = |(thread, sums): (&ThreadName, &Sums)| ThreadJson {
+    let thread_json = |(thread, sums): (&ThreadName, &Sums)| ThreadJson {
         thread: thread.number,
         kernel_thread: thread.kernel_thread,
         name: thread.name.clone(),
         earlier_names: thread.earlier_names.clone(),
         sums: sums.into(),
     };
-    threads.iter().zip(sums).filter(|(_, sums)| !sums.is_empty()).map(told).collect()
+    threads.iter().zip(sums).filter(|(_, sums)| !sums.is_empty()).map(thread_json).collect()
 }
 
 fn tell_sizes(sizes: &[Sums]) -> Vec<SizeJson> {
@@ -529,7 +529,7 @@ fn bytes_and_count(cost: Cost, sums: &Sums) -> (u64, u64) {
     (bytes, amount.blocks)
 }
 
-fn tell_entries(
+fn entries_json(
     questions: &mut Questions<'_>,
     entries: &[Entry],
     cost: Cost,
@@ -553,12 +553,12 @@ fn tell_entries(
                     StackJson {
                         bytes,
                         count,
-                        frames: frames.into_iter().map(|line| tell_frame(questions, line)).collect(),
+                        frames: frames.into_iter().map(|line| frame_json(questions, line)).collect(),
                     }
                 })
                 .collect();
             EntryJson {
-                frame: tell_frame(questions, entry.line),
+                frame: frame_json(questions, entry.line),
                 bytes,
                 count,
                 error: questions.profile().sampling.is_estimate().then(|| cost.error(&entry.errors)),
@@ -570,7 +570,7 @@ fn tell_entries(
         .collect()
 }
 
-fn tell_frame(questions: &Questions<'_>, line: LineId) -> FrameJson {
+fn frame_json(questions: &Questions<'_>, line: LineId) -> FrameJson {
     let names = questions.names();
     let source = names.source_line(line);
     let module = names.module_path(line);
@@ -587,24 +587,24 @@ fn tell_tree(questions: &Questions<'_>, tree: &Tree) -> Vec<TreeNodeJson> {
     for (index, node) in tree.nodes.iter().enumerate() {
         node.children.iter().for_each(|&child| parents[child] = Some(index));
     }
-    let told = |(node, parent): (&super::TreeNode, Option<usize>)| TreeNodeJson {
+    let node_json = |(node, parent): (&super::TreeNode, Option<usize>)| TreeNodeJson {
         parent,
-        frame: node.line.map(|line| tell_frame(questions, line)),
+        frame: node.line.map(|line| frame_json(questions, line)),
         value: node.amount.value,
         count: node.amount.blocks,
         own_value: node.own.value,
     };
-    tree.nodes.iter().zip(parents).map(told).collect()
+    tree.nodes.iter().zip(parents).map(node_json).collect()
 }
 
-/// What grew between two recordings.
+/// The differences between two heaps.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct DiffReport {
     /// [`DIFF_SCHEMA`].
     pub schema: &'static str,
-    /// What is measured.
+    /// The measure.
     pub cost: &'static str,
-    /// What blocks are that were not freed before: `leaked` when that program exited, else `alive`.
+    /// The kind of blocks that were not freed before: `leaked` when that program exited, else `alive`.
     pub unfreed_before: &'static str,
     /// The same of those now.
     pub unfreed_after: &'static str,
@@ -615,7 +615,7 @@ pub struct DiffReport {
     pub before: SumsJson,
     /// The totals now.
     pub after: SumsJson,
-    /// What differs, the greatest change first.
+    /// The changes, the greatest first.
     pub changes: Vec<ChangeJson>,
     /// How many changes there are besides.
     pub more_changes: usize,

@@ -1,4 +1,4 @@
-//! `cairn diff`: what grew between two recordings, or two moments of one.
+//! `cairn diff`: shows what grew between two recordings, or two moments of one.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(crate) struct DiffCommand {
     #[arg(long, value_name = "TIME")]
     to: Option<TimePoint>,
 
-    /// What an entry is: a stack, or all that one function or module asked for [default: stack]
+    /// The meaning of an entry: one stack, or all stacks of a function or module [default: stack]
     #[arg(long, value_name = "VIEW", value_parser = views(VIEWS))]
     by: Option<ViewName>,
 
@@ -44,7 +44,7 @@ pub(crate) struct DiffCommand {
     #[arg(long, hide = true, conflicts_with = "by")]
     by_function: bool,
 
-    /// What is compared [default: peak; leaked, which is what is alive, where a time is given]
+    /// The measure [default: peak; leaked, which is what is alive, where a time is given]
     #[arg(long, value_name = "COST")]
     cost: Option<CostName>,
 
@@ -283,7 +283,7 @@ impl DiffCommand {
         if entries.is_empty() {
             return writeln!(output, "No stack costs more or less than before ({}).", name(diff.cost));
         }
-        writeln!(output, "{strong}What changed ({}){strong:#}", name(diff.cost))?;
+        writeln!(output, "{strong}Changes ({}){strong:#}", name(diff.cost))?;
         let width = width();
         for entry in entries.iter().take(limit) {
             let growth = if diff.cost.is_bytes() {

@@ -26,8 +26,8 @@ use crate::output::{Outcome, Progress, complain};
 
 /// Write a heap in the format of another tool: pprof, Firefox Profiler, heaptrack, speedscope …
 ///
-/// Takes recordings of heaps and of marks, core files, and files of other tools. What a format cannot hold is said on
-/// standard error.
+/// Takes recordings of heaps and of marks, core files, and files of other tools. The command says on
+/// standard error what a format cannot hold.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Export {
@@ -47,7 +47,7 @@ pub(crate) struct Export {
     #[arg(long)]
     force: bool,
 
-    /// What the rows of a table are: csv, jsonl [default: stack]
+    /// The rows of a table, in the formats csv and jsonl [default: stack]
     #[arg(long, value_name = "VIEW", value_parser = views(VIEWS))]
     by: Option<ViewName>,
 
@@ -55,7 +55,7 @@ pub(crate) struct Export {
     #[arg(long, hide = true, value_name = "ROWS", conflicts_with = "by")]
     table: Option<TableRows>,
 
-    /// Which number, in formats that hold one for each stack: folded, heapprofile [default: peak]
+    /// The measure, in formats that hold one number for each stack: folded, heapprofile [default: peak]
     #[arg(long, value_name = "COST")]
     cost: Option<CostName>,
 
@@ -416,7 +416,7 @@ impl Export {
     }
 }
 
-/// The file's name with another ending. What is behind the last point of `app.4711` is no ending.
+/// The file's name with another ending. In `app.4711`, the number behind the last point is no ending.
 fn beside(file: &Path, extension: &str) -> PathBuf {
     let is_ending = |ending: &std::ffi::OsStr| ending == "cairn" || ending == "spool";
     let stem = if file.extension().is_some_and(is_ending) { file.file_stem() } else { file.file_name() };

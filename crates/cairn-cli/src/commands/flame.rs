@@ -29,7 +29,7 @@ pub(crate) struct FlameCommand {
     #[arg(long, value_name = "VIEW", value_parser = views(VIEWS), default_value = "tree")]
     by: ViewName,
 
-    /// What widths stand for [default: peak; leaked, which is what is alive, where a time is given]
+    /// The measure of widths [default: peak; leaked, which is what is alive, where a time is given]
     #[arg(long, value_name = "COST")]
     cost: Option<CostName>,
 
@@ -139,7 +139,7 @@ impl FlameCommand {
         cost: Cost,
         span: TimeSpan,
     ) -> String {
-        /// What a browser draws without delay.
+        /// Most frames, so that a browser draws the picture without delay.
         const MOST_FRAMES: usize = 200_000;
         const USUAL_PERCENT: f64 = 0.05;
         let usual = if self.list.is_limited() { 0.0 } else { self.least.unwrap_or(USUAL_PERCENT) / 100.0 };

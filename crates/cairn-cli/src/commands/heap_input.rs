@@ -8,10 +8,11 @@ use cairn_analysis::heap::schema::ScopeJson;
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{Folding, HeapRead, Names, Scope};
 use cairn_analysis::source::{
-    HeapFilter, HeapSource, ReadDetail, SourceError, SourceNames, SourceOptions, TimeSpan, is_complete,
+    HeapFilter, HeapSource, InputFormat, ReadDetail, SourceError, SourceNames, SourceOptions, TimeSpan,
+    is_complete,
 };
 use cairn_exchange::import::FORMATS;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::input_file::InputFile;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
@@ -27,12 +28,46 @@ pub(crate) struct HeapInput {
     #[arg(long, value_name = "KIND=WHAT")]
     filter: Vec<WrittenFilter>,
 
+    /// The format of the file [default: recognised by its content]
+    #[arg(long, value_name = "FORMAT")]
+    input_format: Option<InputFormatName>,
+
     /// Show the frames of the allocator and those before main too
     #[arg(long)]
     internals: bool,
 
     #[command(flatten)]
     symbols: SymbolOptions,
+}
+
+/// A format of files that hold heaps.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum InputFormatName {
+    /// A recording of cairn
+    Cairn,
+    /// A core file or minidump, compressed or not
+    Core,
+    /// A data file of heaptrack
+    Heaptrack,
+    /// A profile of pprof
+    Pprof,
+    /// A processed profile of the Firefox Profiler
+    Firefox,
+    /// A recording of call-stack-tracker
+    Tracker,
+}
+
+impl From<InputFormatName> for InputFormat {
+    fn from(name: InputFormatName) -> Self {
+        match name {
+            InputFormatName::Cairn => Self::Recording,
+            InputFormatName::Core => Self::Image,
+            InputFormatName::Heaptrack => Self::Foreign("heaptrack"),
+            InputFormatName::Pprof => Self::Foreign("pprof"),
+            InputFormatName::Firefox => Self::Foreign("firefox"),
+            InputFormatName::Tracker => Self::Foreign("tracker"),
+        }
+    }
 }
 
 /// A filter, and how it was written.
@@ -95,7 +130,14 @@ impl HeapInput {
 
     /// How files are opened and named.
     pub(crate) fn source_options(&self) -> SourceOptions {
-        source_options(&self.symbols)
+        let mut options = SourceOptions::default();
+        options.symbols = self.symbols.wanted().then(|| self.symbols.symbolizer());
+        options.allows_mismatch = self.symbols.allows_mismatch();
+        options.root = self.symbols.root().map(Path::to_owned);
+        options.max_unpacked_bytes = max_unpacked_bytes();
+        options.formats = Some(&FORMATS);
+        options.input_format = self.input_format.map(InputFormat::from);
+        options
     }
 
     /// Says which modules have no names, and why; has the missing indexes built. To be called after the answers.
@@ -154,17 +196,6 @@ impl HeapInput {
             filters: self.filter_texts(),
         }
     }
-}
-
-/// How files are opened and named, by the options for symbols.
-pub(crate) fn source_options(symbols: &SymbolOptions) -> SourceOptions {
-    let mut options = SourceOptions::default();
-    options.symbols = symbols.wanted().then(|| symbols.symbolizer());
-    options.allows_mismatch = symbols.allows_mismatch();
-    options.root = symbols.root().map(Path::to_owned);
-    options.max_unpacked_bytes = max_unpacked_bytes();
-    options.formats = Some(&FORMATS);
-    options
 }
 
 /// Reads a part of a heap; says on standard error what is wrong with its events.

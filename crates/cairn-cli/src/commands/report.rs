@@ -1,4 +1,4 @@
-//! `cairn report`: where the memory goes.
+//! `cairn report`: shows where the memory goes.
 
 mod page;
 mod print;
@@ -40,7 +40,7 @@ pub(crate) struct ReportCommand {
     #[arg(long, value_name = "VIEW")]
     by: Option<ViewName>,
 
-    /// What is measured [default: peak; leaked, which is what is alive, where a time is given]
+    /// The measure [default: peak; leaked, which is what is alive, where a time is given]
     #[arg(long, value_name = "COST")]
     cost: Option<CostName>,
 
@@ -248,7 +248,7 @@ impl ReportCommand {
             ReportPrinter::new(&mut output, &mut questions, &asked, self.list.full, &file, unseen)
                 .colored(palette);
         if !is_to_people {
-            printer = printer.to_file();
+            printer = printer.in_file();
         }
         if source.is_image() {
             printer = printer.of_image();
@@ -318,7 +318,7 @@ impl ReportCommand {
     }
 }
 
-/// What a report shows.
+/// The content of a report.
 struct Shown<'a> {
     source: &'a HeapSource,
     answer: &'a HeapRead,

@@ -187,22 +187,21 @@ pub(crate) fn complain_about_modules(names: &Names) {
     }
 }
 
-/// Explains how to get missing names: most functions of some modules have none without their debug
-/// files.
-pub(crate) fn what_names_need(names: &heap::Names<'_>) -> Option<String> {
-    /// Maximum modules in the message.
-    const LISTED: usize = 3;
+/// Returns advice on missing names: most functions of these modules have none, because their debug files are not here.
+pub(crate) fn advice_on_names(names: &heap::Names<'_>) -> Option<String> {
+    /// Modules that the advice names; 3, because the line has to stay short.
+    const MOST_NAMED: usize = 3;
     let modules = names.mostly_unnamed();
-    let listed: Vec<_> = modules.iter().take(LISTED).map(|name| printable(name)).collect();
-    let more = match modules.len().saturating_sub(LISTED) {
+    let named: Vec<_> = modules.iter().take(MOST_NAMED).map(|name| printable(name)).collect();
+    let more = match modules.len().saturating_sub(MOST_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    (!listed.is_empty()).then(|| {
+    (!named.is_empty()).then(|| {
         format!(
             "functions without names in {}{more}: install their debug symbols (packages that end in -dbgsym or -debuginfo), \
              or say where their debug files are (--debug-dir); the recording need not be made again",
-            listed.join(", ")
+            named.join(", ")
         )
     })
 }

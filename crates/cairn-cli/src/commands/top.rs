@@ -1,4 +1,4 @@
-//! `cairn top`: who holds the memory of a program that runs, now.
+//! `cairn top`: shows who holds the memory of a running program.
 
 mod app;
 mod naming;
@@ -43,7 +43,7 @@ pub(crate) struct Top {
     #[arg(value_name = "PID|FILE")]
     target: OsString,
 
-    /// What a row is
+    /// The meaning of a row
     #[arg(long, value_name = "VIEW", value_enum, default_value_t = By::Function)]
     by: By,
 
@@ -185,7 +185,7 @@ impl Top {
         Ok(())
     }
 
-    /// The file; none after it was said that there are several.
+    /// The file; `None` after a message that there are several.
     fn file(&self) -> io::Result<Option<InputFile>> {
         const SHOWN: usize = 20;
         if self.target == "-" {
@@ -223,14 +223,14 @@ impl Top {
     }
 
     fn print(&self, mut app: App, naming: &Naming, watch: &Watch) -> io::Result<(Outcome, Option<String>)> {
-        /// Names that take longer are there in the next table; a single table has them all.
+        /// Names that take longer appear in the next table; a single table waits for all of them.
         const PATIENCE: Duration = Duration::from_secs(2);
-        /// What takes longer to be read says how far it is.
+        /// A longer read prints how far it is, this often.
         const PROGRESS: Duration = Duration::from_secs(2);
         let patience = if self.once { Duration::from_secs(3600) } else { PATIENCE };
         let mut out = crate::output::stdout();
-        let (mut looks, mut tables) = (0, 0);
-        let mut told = Instant::now();
+        let (mut updates, mut tables) = (0, 0);
+        let mut reported = Instant::now();
         loop {
             match watch.news.recv() {
                 Ok(News::Seen(seen)) => drop(app.saw(seen)),
@@ -240,16 +240,16 @@ impl Top {
             }
             if !app.is_complete() {
                 if let Some(nanos) = app.behind_nanos()
-                    && told.elapsed() >= PROGRESS
+                    && reported.elapsed() >= PROGRESS
                 {
-                    told = Instant::now();
+                    reported = Instant::now();
                     complain(&format_args!("catching up: {} behind", screen::time(nanos)));
                 }
                 continue;
             }
-            looks += 1;
-            // What grows is known at the second look.
-            if self.once && looks < 2 && !app.is_over() {
+            updates += 1;
+            // Growth is known at the second update.
+            if self.once && updates < 2 && !app.is_over() {
                 continue;
             }
             let began = Instant::now();
@@ -277,9 +277,9 @@ impl Top {
         naming: &Naming,
         watch: &Watch,
     ) -> io::Result<(Outcome, Option<String>)> {
-        /// A key is answered at once, and what others have to say in such a time.
+        /// Longest wait for a key, after which other news is handled.
         const TICK: Duration = Duration::from_millis(100);
-        /// Names come in small portions; the table is made again for them so often.
+        /// Names come in small portions; the table is made again at most this often for them.
         const NAMES: Duration = Duration::from_millis(300);
         let signals = Signals::watch()?;
         let mut terminal = Terminal::enter()?;
@@ -316,7 +316,7 @@ impl Top {
             let (columns, lines) = Terminal::size();
             app.resized(lines);
             terminal.show(screen::screen(&app, columns, lines), columns)?;
-            // All that is there is taken before the screen is written again.
+            // All waiting keys are handled before the screen is written again.
             let mut patience = TICK;
             while event::poll(patience)? {
                 patience = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! `cairn view`: the page, served on this machine.
+//! `cairn view`: serves the page on this machine.
 
 mod browser;
 
@@ -80,7 +80,7 @@ Examples:
   cairn view app.cairn --source /build/app=.     of a program that was built elsewhere
   ssh -L 7007:127.0.0.1:7007 HOST cairn view --no-open --port 7007 app.cairn     on another machine
 
-docs/view.md describes who is let in, and the requests, which other programs may send as well.
+docs/view.md describes the access rules and the requests, which other programs may send as well.
 
 Exit codes: 0 it was ended; 1 it could not be served; 2 invalid arguments.";
 
@@ -103,7 +103,7 @@ impl ViewCommand {
             output.flush()?;
         }
         complain(&"this address shows the page, to whoever has it; Ctrl-C ends it");
-        // What it needs to go on is kept until the end.
+        // The browser reads a file that has to exist until the end.
         let _opened = (!self.no_open).then(|| browser::open(&url)).and_then(|opened| match opened {
             Ok(opened) => Some(opened),
             Err(error) => {
@@ -116,7 +116,7 @@ impl ViewCommand {
         Ok(Outcome::Done)
     }
 
-    /// What the page begins with.
+    /// Returns the state that the page begins with.
     fn state(&self) -> io::Result<PageState> {
         let mut state = PageState::default();
         state.cost = self.cost.map(CostName::cost);
@@ -146,7 +146,7 @@ impl ViewCommand {
         Ok(state)
     }
 
-    /// What is shown, and the inputs that have to be open meanwhile.
+    /// Returns the files to show, and the inputs that have to be open meanwhile.
     fn shown(&self) -> io::Result<(Shown, Vec<InputFile>)> {
         let (mut files, mut inputs) = (Vec::new(), Vec::new());
         for what in &self.what {

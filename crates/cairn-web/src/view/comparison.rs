@@ -10,7 +10,7 @@ use cairn_analysis::heap::{DiffTree, HeapRead, Names, Questions, Scope, Sums};
 use cairn_analysis::source::HeapSource;
 use serde::Serialize;
 
-use super::desk::{KeptNames, Naming, NoAnswer, Part, open, read_whole, scope};
+use super::desk::{CachedNames, Naming, NoAnswer, Part, open, read_whole, scope};
 use crate::columns::MOST;
 use crate::content::{ColumnPlace, Columns, Strings, with_json};
 use crate::shown;
@@ -57,7 +57,7 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
     let unreadable = |why: &dyn std::fmt::Display| NoAnswer::Unreadable(why.to_string());
     let first = open(&before.file, naming).map_err(|why| unreadable(&why))?;
     let second = open(&after.file, naming).map_err(|why| unreadable(&why))?;
-    let (mut first_names, mut second_names) = (KeptNames::default(), KeptNames::default());
+    let (mut first_names, mut second_names) = (CachedNames::default(), CachedNames::default());
     let first_namer = first_names.of_source(&first, naming);
     let second_namer = second_names.of_source(&second, naming);
     let read = |source: &HeapSource, names: &mut Names<'_>, part: &Part| {
@@ -75,7 +75,7 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
     let (second_read, second_words) = read(&second, &mut names, &after.part)?;
     let mut second_questions = Questions::new(&second_read.profile, names);
     let tree = DiffTree::of(&mut first_questions, &mut second_questions, MOST_CALLS);
-    let told = |read: &HeapRead, part: &Part, words: Vec<String>, source: &HeapSource| SideJson {
+    let side_json = |read: &HeapRead, part: &Part, words: Vec<String>, source: &HeapSource| SideJson {
         unfreed: source.unfreed(part.span()).word(),
         command: source.about().command.iter().take(100).map(|word| shown(word).into_owned()).collect(),
         filters: words.iter().map(|word| shown(word).into_owned()).collect(),
@@ -85,9 +85,9 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
         peak_nanos: read.profile.peak_nanos.min(MOST),
         is_estimate: read.profile.sampling.is_estimate(),
     };
-    let first_told = told(&first_read, &before.part, first_words, &first);
-    let second_told = told(&second_read, &after.part, second_words, &second);
-    pack(&tree, first_told, second_told).map_err(|error| unreadable(&error))
+    let first_json = side_json(&first_read, &before.part, first_words, &first);
+    let second_json = side_json(&second_read, &after.part, second_words, &second);
+    pack(&tree, first_json, second_json).map_err(|error| unreadable(&error))
 }
 
 fn pack(tree: &DiffTree, before: SideJson, after: SideJson) -> std::io::Result<Vec<u8>> {
@@ -104,7 +104,7 @@ fn pack(tree: &DiffTree, before: SideJson, after: SideJson) -> std::io::Result<V
         files.push(frame.file.as_deref().map_or(0, |file| strings.number(file) + 1));
         kinds.push(u64::from(frame.function.is_none()));
     }
-    // What is too deep is told with the deepest call that is there.
+    // Calls that are too deep count for the deepest call above them.
     let mut nodes: Vec<(u64, u32, Sums, Sums)> = Vec::with_capacity(tree.nodes.len());
     for (index, node) in tree.nodes.iter().enumerate() {
         let function = match node.frame {

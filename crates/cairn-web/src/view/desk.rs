@@ -1,7 +1,7 @@
-//! One recording that somebody looks at: opened, read and named by a thread of its own, which answers one request after the other.
+//! One heap that is viewed: opened, read and named by a thread of its own, which answers one request after the other.
 //!
-//! Names are looked up once and kept, and they lean on the recording's tables: so everything stays on the stack of one thread, and
-//! a recording that grows is looked at again by beginning a turn of a loop anew.
+//! Names are found once and cached, and they borrow the recording's tables: so everything stays on the stack of one thread, and
+//! a recording that grows is read again by beginning a turn of a loop anew.
 //!
 //! ```text
 //!                                    +-- grows: update --> answer, answer, ... --> due? --+
@@ -36,15 +36,15 @@ use crate::{PageOptions, PageSubject, contents, shown};
 
 /// Requests that wait for one recording.
 const MOST_WAITING: usize = 8;
-/// Answers that are kept: the whole, and some filters of it.
-const MOST_KEPT: usize = 4;
-/// A recording that nobody asks for is closed.
+/// Answers in the cache: the whole, and some parts of it.
+const MOST_CACHED: usize = 4;
+/// Time without a request after which a recording is closed.
 const IDLE: Duration = Duration::from_secs(600);
-/// What was read so far of a large recording can be shown so often, while it is read on.
+/// Interval between updates while a large recording is read.
 const SHOWN_EVERY: Duration = Duration::from_millis(300);
-/// A recording that grows is looked at again so often at most, ...
+/// Least interval between updates of a recording that grows, ...
 const LEAST_PACE: Duration = Duration::from_millis(900);
-/// ... and so many times the time apart that a look takes.
+/// ... and that interval as a multiple of the time that an update takes.
 const REST: u32 = 3;
 /// A browser takes more than an e-mail.
 const MOST_BYTES: usize = 48 << 20;
@@ -79,7 +79,7 @@ impl Part {
     }
 }
 
-/// What is asked of a recording.
+/// A request for the content of a recording.
 pub(crate) struct Asked {
     pub(crate) part: Part,
     /// The version that is known already: of the same one there is no answer.
@@ -100,7 +100,7 @@ pub(crate) struct Answer {
 pub(crate) enum NoAnswer {
     /// Nothing is new.
     Unchanged,
-    /// What is asked for is not in the recording.
+    /// The part is not in the recording.
     NotThere(String),
     /// The recording cannot be read.
     Unreadable(String),
@@ -108,7 +108,7 @@ pub(crate) enum NoAnswer {
     Busy,
 }
 
-/// What is asked, and where the answer goes.
+/// A request, and the channel for its answer.
 type Request = (Asked, oneshot::Sender<Result<Answer, NoAnswer>>);
 
 /// The way to the thread.
@@ -152,12 +152,12 @@ fn named(path: &Path, error: &dyn std::fmt::Display) -> String {
 
 /// Names that outlast one reading of a recording that grows.
 #[derive(Default)]
-pub(crate) struct KeptNames {
+pub(crate) struct CachedNames {
     modules: Vec<Module>,
     names: Option<Noting>,
 }
 
-impl KeptNames {
+impl CachedNames {
     /// Names for these stacks; the same as before where no module came.
     pub(crate) fn of(&mut self, stacks: &Stacks, naming: &Naming) -> &dyn Namer {
         let Some(options) = &naming.source.symbols else { return &NoNames };
@@ -212,20 +212,20 @@ impl Namer for Noting {
     }
 }
 
-/// What differs when a file was written or took the place of another one. What is written through a mapping does not show.
+/// Facts that differ when a file was written, except through a mapping, or replaced.
 fn stamp(path: &Path) -> Option<(u64, u64, i64, i64)> {
     let facts = std::fs::metadata(path).ok()?;
     Some((facts.ino(), facts.len(), facts.mtime(), facts.mtime_nsec()))
 }
 
-struct Kept {
+struct CachedAnswer {
     part: Part,
     first: Bytes,
     slices: Bytes,
 }
 
 fn serve(path: &Path, naming: &Naming, queue: &Receiver<Request>) {
-    let mut names = KeptNames::default();
+    let mut names = CachedNames::default();
     let mut waiting = None;
     let mut version = 0;
     while let Some(request) = waiting.take().or_else(|| queue.recv_timeout(IDLE).ok()) {
@@ -233,7 +233,7 @@ fn serve(path: &Path, naming: &Naming, queue: &Receiver<Request>) {
         let next = if is_growing(path) {
             follow(path, naming, &mut names, &mut version, queue, request)
         } else {
-            look(path, naming, &mut names, version, queue, request)
+            answer_from_file(path, naming, &mut names, version, queue, request)
         };
         match next {
             Some(next) => waiting = Some(next),
@@ -242,11 +242,11 @@ fn serve(path: &Path, naming: &Naming, queue: &Receiver<Request>) {
     }
 }
 
-/// Answers from a recording that nobody writes, until its file is another one; gives back the request that found that.
-fn look(
+/// Answers from a file that no program writes, until its file is another one; gives back the request that found that.
+fn answer_from_file(
     path: &Path,
     naming: &Naming,
-    kept: &mut KeptNames,
+    cached_names: &mut CachedNames,
     version: u64,
     queue: &Receiver<Request>,
     first: Request,
@@ -256,7 +256,7 @@ fn look(
         Ok(source) => source,
         Err(why) => return refuse(queue, first, &why),
     };
-    let namer = kept.of_source(&source, naming);
+    let namer = cached_names.of_source(&source, naming);
     let mut names = source.names(namer, naming.folding);
     let (mut whole, mut answers) = (None, Answers::new(version));
     let mut waiting = first;
@@ -279,7 +279,7 @@ fn look(
 fn follow(
     path: &Path,
     naming: &Naming,
-    kept: &mut KeptNames,
+    cached_names: &mut CachedNames,
     version: &mut u64,
     queue: &Receiver<Request>,
     first: Request,
@@ -290,8 +290,8 @@ fn follow(
         Err(error) => return refuse(queue, first, &named(path, &error)),
     };
     let mut request = Some(first);
-    let mut kept_for_parts = KeptNames::default();
-    // The first look is news, whatever it finds.
+    let mut names_of_parts = CachedNames::default();
+    // The first update is news, whatever it finds.
     let mut is_known = false;
     loop {
         let began = Instant::now();
@@ -306,7 +306,7 @@ fn follow(
             *version += 1;
         }
         is_known = true;
-        // It is read on at once, whether somebody asks or not, until it is up to date.
+        // Reading goes on at once, with or without a request, until it is up to date.
         let asked = match request.take() {
             None if updated.is_behind => match queue.try_recv() {
                 Ok(asked) => Some(asked),
@@ -318,7 +318,7 @@ fn follow(
         };
         let mut waiting = asked?;
         let stacks = live.stacks();
-        let mut names = Names::new(&stacks, kept.of(&stacks, naming), naming.folding);
+        let mut names = Names::new(&stacks, cached_names.of(&stacks, naming), naming.folding);
         let (mut whole, mut answers) = (None, Answers::new(*version));
         let mut worked = began.elapsed();
         loop {
@@ -327,7 +327,7 @@ fn follow(
                 if *part != Part::default() {
                     // Parts are read as a whole: what is added up while it grows is all of it.
                     let source = open(path, naming).map_err(NoAnswer::Unreadable)?;
-                    let namer = kept_for_parts.of_source(&source, naming);
+                    let namer = names_of_parts.of_source(&source, naming);
                     let mut names = source.names(namer, naming.folding);
                     return part_of(&source, &read(&source, Scope::default())?, &mut names, part);
                 }
@@ -342,7 +342,7 @@ fn follow(
             }
             worked += asked.elapsed();
             waiting = queue.recv_timeout(IDLE).ok()?;
-            // Who watches shall not be busier than who is watched.
+            // Caps reading at a quarter of wall time.
             if began.elapsed() >= LEAST_PACE.max(worked * REST) {
                 request = Some(waiting);
                 break;
@@ -361,19 +361,19 @@ fn refuse(queue: &Receiver<Request>, request: Request, why: &str) -> Option<Requ
     queue.recv_timeout(IDLE).ok()
 }
 
-/// What was answered since the recording was looked at last.
+/// The answers since the last update of the recording.
 struct Answers {
     version: u64,
-    kept: Vec<Kept>,
+    cache: Vec<CachedAnswer>,
 }
 
 impl Answers {
     fn new(version: u64) -> Self {
-        Self { version, kept: Vec::new() }
+        Self { version, cache: Vec::new() }
     }
 
     fn reply(&mut self, (asked, reply): Request, make: impl FnOnce(&Part) -> Result<Packed, NoAnswer>) {
-        // Who has gone does not wait for an answer.
+        // A client that has gone does not wait for an answer.
         if !reply.is_closed() {
             let _ = reply.send(self.answer(&asked, make));
         }
@@ -387,18 +387,21 @@ impl Answers {
         if asked.known == Some(self.version) {
             return Err(NoAnswer::Unchanged);
         }
-        let of =
-            |kept: &Kept, version| Answer { version, first: kept.first.clone(), slices: kept.slices.clone() };
-        if let Some(kept) = self.kept.iter().find(|kept| kept.part == asked.part) {
-            return Ok(of(kept, self.version));
+        let of = |cached: &CachedAnswer, version| Answer {
+            version,
+            first: cached.first.clone(),
+            slices: cached.slices.clone(),
+        };
+        if let Some(cached) = self.cache.iter().find(|cached| cached.part == asked.part) {
+            return Ok(of(cached, self.version));
         }
         let Packed { first, slices } = make(&asked.part)?;
-        if self.kept.len() >= MOST_KEPT {
-            self.kept.remove(0);
+        if self.cache.len() >= MOST_CACHED {
+            self.cache.remove(0);
         }
-        let kept = Kept { part: asked.part.clone(), first: first.into(), slices: slices.into() };
-        let answer = of(&kept, self.version);
-        self.kept.push(kept);
+        let cached = CachedAnswer { part: asked.part.clone(), first: first.into(), slices: slices.into() };
+        let answer = of(&cached, self.version);
+        self.cache.push(cached);
         Ok(answer)
     }
 }
@@ -529,7 +532,7 @@ fn stacks_below(whole: &HeapRead, names: &mut Names<'_>, keys: &[u32]) -> Option
     Some((below, path))
 }
 
-/// What names a function in an address, in all versions of a recording: the page counts the same from the same texts.
+/// The key of a function in an address, in all versions of a recording: the page computes the same from the same texts.
 pub(crate) fn key(name: &str, module_path: &str) -> u32 {
     let text = [shown(name), "\0".into(), shown(module_path)];
     let units = text.iter().flat_map(|part| part.encode_utf16());

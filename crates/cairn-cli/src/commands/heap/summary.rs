@@ -11,7 +11,7 @@ use cairn_symbols::SymbolizerOptions;
 
 use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
-use crate::commands::symbol_options::what_names_need;
+use crate::commands::symbol_options::advice_on_names;
 use crate::commands::unseen::why_nothing_was_seen;
 use crate::output::printable;
 
@@ -64,7 +64,7 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
     ] {
         write_places(out, &mut questions, title, cost)?;
     }
-    if let Some(why) = what_names_need(questions.names()) {
+    if let Some(why) = advice_on_names(questions.names()) {
         writeln!(out, "\n  note: {why}")?;
     }
     let path = path.display().to_string();

@@ -9,12 +9,12 @@ use cairn_web::{PageOptions, page};
 
 use crate::new_file::Output;
 
-/// What a page holds by default decides how finely time is cut.
+/// Slices of time that a page holds by default.
 pub(super) fn most_slices() -> usize {
     PageOptions::default().most_slices
 }
 
-/// What the page is made of.
+/// The content of the page.
 pub(super) struct PageContent<'a> {
     pub(super) source: &'a HeapSource,
     pub(super) read: &'a HeapRead,

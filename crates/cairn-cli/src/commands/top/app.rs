@@ -1,4 +1,4 @@
-//! What the user looks at: the latest news, the table that is made of it, and what keys change.
+//! The state of the screen: the latest update, the table made of it, and the effects of keys.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -38,7 +38,7 @@ pub(super) struct App {
     folding: Folding,
     filters: Vec<HeapFilter>,
     seen: Option<Box<Seen>>,
-    /// What came while the screen was held.
+    /// The update that came while the screen was paused.
     waiting: Option<Box<Seen>>,
     before: Option<Counts>,
     zero: Option<Counts>,
@@ -66,7 +66,7 @@ pub(super) struct Input {
     pub(super) what: InputKind,
 }
 
-/// What it is for.
+/// The use of a text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum InputKind {
     Search,
@@ -82,7 +82,7 @@ impl InputKind {
     }
 }
 
-/// What a key leads to.
+/// The effect of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reaction {
     /// Only the screen is another one.
@@ -154,7 +154,7 @@ impl App {
             self.allocations_rate = rate(now.total.1.saturating_sub(before.total.1), self.seconds);
             self.before = Some(before);
         }
-        // What is there already has not grown since.
+        // Memory that was there already has not grown since.
         if self.zero.is_none() || self.seen.as_ref().is_some_and(|old| old.is_behind) {
             self.zero = Some(Counts::of(&seen.read.profile, &seen.about));
         }
@@ -231,7 +231,7 @@ impl App {
         self.first_row = self.first_row.min(self.chosen_row).max((self.chosen_row + 1).saturating_sub(page));
     }
 
-    /// The screen has so many lines now.
+    /// Adapts to the number of lines of the screen.
     pub(super) fn resized(&mut self, lines: usize) {
         // The head has some of them.
         self.page = lines.saturating_sub(6).max(1);
@@ -254,7 +254,7 @@ impl App {
             None if seen.has_ended => match seen.about.end {
                 Some(EndReason::Exec) => "became another program".to_owned(),
                 Some(_) => "ended".to_owned(),
-                None => "ended without a word".to_owned(),
+                None => "ended without notice".to_owned(),
             },
             None if seen.is_behind => match seen.behind_nanos {
                 Some(nanos) => format!("catching up: {} behind", time(nanos)),
@@ -416,8 +416,8 @@ impl App {
                 Some(_) => self.input = Some(Input { text: String::new(), what: InputKind::Mark }),
                 None => self.say(self.why_deaf()),
             },
-            KeyCode::Char('x') => self.command(Command::Pause, "the program is told to stop recording"),
-            KeyCode::Char('s') => self.command(Command::Record, "the program is told to record"),
+            KeyCode::Char('x') => self.command(Command::Pause, "asked the program to stop recording"),
+            KeyCode::Char('s') => self.command(Command::Record, "asked the program to record"),
             KeyCode::Char(character) => {
                 if let Some(by) = ('1'..='5').position(|digit| digit == character) {
                     return self.show_by(By::ALL[by]);
@@ -514,10 +514,10 @@ impl App {
         self.seen.as_ref().filter(|seen| !seen.has_ended)?.spool.clone()
     }
 
-    /// Why the program cannot be told anything.
+    /// Returns why the program takes no requests.
     const fn why_deaf(&self) -> &'static str {
         match self.seen {
-            Some(_) => "the recording has ended; there is nobody to tell",
+            Some(_) => "the recording has ended; the program takes no requests any more",
             None => "the recording is being read; a moment",
         }
     }

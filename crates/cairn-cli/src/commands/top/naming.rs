@@ -96,7 +96,7 @@ impl Naming {
         self.finder.is_some() && state.known.len() < state.asked.len()
     }
 
-    /// What is known of the modules, if the thread has nothing else to do.
+    /// Returns the names, if the thread has finished its requests.
     pub(super) fn finish(self) -> Option<Names> {
         const PATIENCE: Duration = Duration::from_millis(200);
         if let Some(own) = self.own {

@@ -1,4 +1,4 @@
-//! What is shown, as lines of styled text in so many columns: nothing here knows a terminal.
+//! Lays the screen out as lines of styled text; nothing here knows a terminal.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -7,11 +7,11 @@ use super::table::{By, Column, Row};
 use crate::commands::heap_text::{bytes, count, curve, duration, shortened, signed_bytes, stretched};
 use crate::output::printable;
 
-/// Narrower and lower terminals are told so.
+/// Smaller terminals get a message instead.
 pub(super) const LEAST_COLUMNS: usize = 40;
 pub(super) const LEAST_LINES: usize = 10;
 
-/// How a text looks.
+/// The style of a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Look {
     Plain,
@@ -47,7 +47,7 @@ impl ScreenLine {
         self.0.iter().map(|(text, _)| text.as_str()).collect()
     }
 
-    /// Cuts it to so many columns.
+    /// Cuts the line to this many columns.
     fn fit(mut self, columns: usize) -> Self {
         let mut left = columns;
         for (text, _) in &mut self.0 {
@@ -66,25 +66,25 @@ impl ScreenLine {
     }
 }
 
-/// As much of the text as fits into so many columns.
+/// Returns as much of the text as fits into this many columns.
 fn cut(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
     }
     let mut left = columns.saturating_sub(1);
-    let mut kept = String::new();
+    let mut fitting = String::new();
     for character in text.chars() {
         let width = character.width().unwrap_or(0);
         if width > left {
             break;
         }
         left -= width;
-        kept.push(character);
+        fitting.push(character);
     }
     if columns > 0 {
-        kept.push('…');
+        fitting.push('…');
     }
-    kept
+    fitting
 }
 
 /// All lines of a screen of this size.
@@ -232,7 +232,7 @@ pub(super) fn rate(rate: f64) -> String {
 fn name(line: &mut ScreenLine, row: &Row, columns: usize, by: By, is_chosen: bool) {
     let (plain, dim) = if is_chosen { (Look::Reversed, Look::Reversed) } else { (Look::Plain, Look::Dim) };
     if by == By::Stack {
-        // Callers tell more than the file.
+        // Callers say more than the file.
         line.add(cut(&row.name, columns), plain);
         return;
     }

@@ -1,4 +1,4 @@
-//! The table: who holds memory, who makes it grow, at one moment and since another one.
+//! Makes the table: who holds memory and who makes it grow, at one moment and since another.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use clap::ValueEnum;
 
 use crate::commands::heap_text::name_and_place;
 
-/// What is put together in a row.
+/// The group that a row sums.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub(super) enum By {
     /// The function that asked for the memory
@@ -47,7 +47,7 @@ impl By {
     }
 }
 
-/// What rows are ordered by.
+/// A column that rows are ordered by.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub(super) enum Column {
     /// Bytes that live
@@ -95,7 +95,7 @@ pub(super) struct Row {
     stacks: Vec<(u32, Position)>,
 }
 
-/// What is compared with: live bytes and allocations at an earlier moment.
+/// Live bytes and allocations at an earlier moment, to compare with.
 pub(super) struct Counts {
     stacks: Vec<(u64, u64)>,
     lost: (u64, u64),
@@ -138,7 +138,7 @@ impl Counts {
     }
 }
 
-/// What the table is made of.
+/// The data of the table.
 pub(super) struct TableSource<'a> {
     pub(super) profile: &'a HeapProfile,
     pub(super) about: &'a About,
@@ -154,7 +154,7 @@ pub(super) struct TableSource<'a> {
     pub(super) seconds: f64,
 }
 
-/// What is wanted of it.
+/// The rows that the user asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub(super) by: By,
@@ -191,9 +191,9 @@ fn stacks_of(filters: &[HeapFilter], names: &mut Names<'_>) -> Option<Vec<bool>>
     is_any.then(|| stacks_with(names, &functions, &modules))
 }
 
-/// So many rows of stacks tell who called.
+/// Rows of stacks that show callers.
 const WITH_CALLERS: usize = 100;
-/// And so many callers.
+/// Callers of each.
 const CALLERS: usize = 5;
 
 impl TableSource<'_> {
@@ -240,7 +240,7 @@ impl TableSource<'_> {
     }
 
     fn rows(&self, questions: &Questions<'_>, group: Group) -> Vec<Row> {
-        // What never allocated since the recording began has no row.
+        // Threads that never allocated since the recording began have no row.
         let entries = questions.top(group, Cost::Count);
         entries.into_iter().map(|entry| self.row(questions, group, entry)).collect()
     }

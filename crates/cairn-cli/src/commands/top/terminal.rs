@@ -41,7 +41,7 @@ impl Terminal {
     /// Columns and lines.
     pub(super) fn size() -> (usize, usize) {
         let (columns, lines) = terminal::size().unwrap_or((80, 24));
-        // Where nobody knows, a terminal says 0.
+        // A terminal of unknown size says 0.
         let or = |value: u16, usual: usize| if value == 0 { usual } else { usize::from(value) };
         (or(columns, 80), or(lines, 24))
     }
@@ -109,7 +109,7 @@ fn restore() {
     let _ = terminal::disable_raw_mode();
 }
 
-/// What a panic says, of whichever thread, is to be read on the screen that stays.
+/// Prints the message of a panic of any thread on the screen that remains.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -121,7 +121,7 @@ fn restore_on_panic() {
     });
 }
 
-/// Signals that end the command, noted for the loop that looks at them.
+/// Notes signals that end the command, for the loop that checks them.
 pub(super) struct Signals(Arc<AtomicUsize>);
 
 impl Signals {

@@ -1,4 +1,4 @@
-//! The recording, read by a thread of its own: a large one takes its time, and the screen answers meanwhile.
+//! Reads the heap in a thread of its own: a large file takes time, and the screen answers meanwhile.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use cairn_analysis::source::{FollowedHeap, HeapSource};
 
 use crate::commands::target::recording_of;
 
-/// What was found.
+/// A message of the thread.
 pub(super) enum News {
     Seen(Box<Seen>),
     /// The time of a recording that has ended, cut into moments.
@@ -34,16 +34,16 @@ pub(super) struct Seen {
     pub(super) is_replaced: bool,
     /// The file that the program writes to, as long as it takes requests there.
     pub(super) spool: Option<PathBuf>,
-    /// What it is, if it is a file that cannot grow and no recording.
+    /// The kind of a file that cannot grow and is no recording.
     pub(super) file_kind: Option<&'static str>,
     /// Only blocks that were alive at one moment are known.
     pub(super) is_image: bool,
 }
 
-/// What a recording that has ended is asked for.
+/// A request for the time of a heap that has ended.
 struct WantMoments;
 
-/// What was read so far of a large recording is shown so often, while it is read on.
+/// Interval between updates while a large recording is read.
 const SHOWN_EVERY: Duration = Duration::from_millis(250);
 /// How many moments there are.
 const MOMENTS: usize = 256;
@@ -57,7 +57,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Looks at the recording every `interval`.
     pub(super) fn begin(heap: FollowedHeap, interval: Duration) -> Self {
-        // Who is slow to take what was seen gets what is seen later.
+        // A slow receiver gets a later update.
         let (sender, news) = sync_channel(1);
         let (wanted, asked) = channel();
         std::thread::spawn(move || watch(heap, interval, &sender, &asked));
@@ -66,7 +66,7 @@ impl Watch {
 
     /// Asks for [`News::Moments`], which come when the recording has ended.
     pub(super) fn want_moments(&self) {
-        // Who does not listen any more has said why.
+        // A thread that has ended has sent the reason.
         let _ = self.wanted.send(WantMoments);
     }
 }
@@ -83,8 +83,7 @@ fn watch(mut heap: FollowedHeap, interval: Duration, news: &SyncSender<News>, as
             Err(error) => News::Failed(error.to_string()),
         };
         let has_failed = matches!(said, News::Failed(_));
-        // What is not up to date waits for nobody: who is slow to take it gets what is read a
-        // moment later.
+        // An update that is not the latest does not wait for a slow receiver, which gets the next one.
         let is_gone = if is_behind {
             matches!(news.try_send(said), Err(TrySendError::Disconnected(_)))
         } else {
