@@ -19,7 +19,10 @@ use crate::output::{Outcome, complain};
 impl From<AttachError> for Refused {
     fn from(error: AttachError) -> Self {
         let outcome = match error {
-            AttachError::NoSuchProcess { .. } | AttachError::Ended { .. } => Outcome::Partly,
+            // As for `cairn heap ctl`, which needs a recorded process too.
+            AttachError::NoSuchProcess { .. }
+            | AttachError::Ended { .. }
+            | AttachError::NotAttached { .. } => Outcome::Partly,
             _ => Outcome::Refused,
         };
         Self { outcome, message: error.to_string() }
@@ -119,9 +122,7 @@ impl HeapCommand {
 pub(super) fn detach(process: u32) -> Result<Outcome, Refused> {
     let target = inspect(process)?;
     let Some(library) = target.loaded_library() else {
-        // As for `cairn heap ctl`, which needs a recorded process too.
-        let message = format!("process {process}: cairn is not attached to it");
-        return Err(Refused { outcome: Outcome::Partly, message });
+        return Err(AttachError::NotAttached { process }.into());
     };
     end_recording(process, &target, &library)?;
     Ok(Outcome::Done)
