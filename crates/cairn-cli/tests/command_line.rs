@@ -1,4 +1,5 @@
-//! The command line as one language: exit codes, unknown options, old spellings, `-`, and terminals.
+//! The command line as one language: exit codes, unknown options, old spellings, `-`, and
+//! terminals.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -326,7 +327,8 @@ fn symbolize_has_its_old_spellings() {
     ] {
         same(&scene, &with(&["-e", "app.elf", new]), &with(&["-e", "app.elf", old]));
     }
-    // They are not only taken, but do the same: this module is below no directory but the mapped one.
+    // They are not only taken, but do the same: this module is below no directory but the mapped
+    // one.
     let found = |option: &str| {
         let input = scene.fed("question", &["symbolize", "--no-cache", option]);
         String::from_utf8(input.stdout).unwrap()

@@ -1,4 +1,5 @@
-//! `cairn core` as its users call it: a running process, raw dumps, reports as heapprof's, and everything that is no image.
+//! `cairn core` as its users call it: a running process, raw dumps, reports as heapprof's, and
+//! everything that is no image.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -213,7 +214,8 @@ fn core_refuses_other_files_in_one_line() {
     }
 }
 
-// Failed with: "no annotated blocks", exit code 0, nothing on standard error: 64 bits were taken for granted.
+// Failed with: "no annotated blocks", exit code 0, nothing on standard error: 64 bits were taken
+// for granted.
 #[test]
 fn raw_memory_has_the_word_size_of_its_program() {
     let elf = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/device/app.elf");
@@ -278,7 +280,8 @@ fn module<'t>(told: &'t Value, name: &str) -> &'t Value {
     modules.find(|module| module["path"].as_str().unwrap().ends_with(name)).unwrap()
 }
 
-// Failed with: no process, no name of the thread, and libc.so.6, which Crashpad lists without a directory, as missing.
+// Failed with: no process, no name of the thread, and libc.so.6, which Crashpad lists without a
+// directory, as missing.
 #[test]
 fn a_minidump_of_crashpad_names_its_process_and_frames() {
     let (told, functions) = minidump("crashpad", "crash");

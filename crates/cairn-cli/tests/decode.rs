@@ -1,4 +1,5 @@
-//! `cairn decode` as a user runs it: arguments and standard input in; output, complaints and exit code out.
+//! `cairn decode` as a user runs it: arguments and standard input in; output, complaints and exit
+//! code out.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! `cairn heap` on small programs: each behaves as it does without, and what is recorded of it is exact.
+//! `cairn heap` on small programs: each behaves as it does without, and what is recorded of it is
+//! exact.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -408,8 +409,9 @@ fn heap_prints_nothing_over_a_full_screen_program() {
 
 #[test]
 fn limits_of_the_shell_change_nothing() {
-    // The limit of the stack holds for the command too, which takes some 256 KiB of it when it is not optimised. So do the others: with
-    // some of these it has no memory left while the program runs, with others when it sums up.
+    // The limit of the stack holds for the command too, which takes some 256 KiB of it when it is
+    // not optimised. So do the others: with some of these it has no memory left while the program
+    // runs, with others when it sums up.
     let limits = [
         "-v 200000",
         "-v 140000",
@@ -462,7 +464,8 @@ fn modules_come_and_go_while_threads_allocate() {
     assert!(recording.modules_unloaded > 2);
 }
 
-/// Where the kernel does not copy the program's memory, modules that another thread unloads must not be read either.
+/// Where the kernel does not copy the program's memory, modules that another thread unloads must
+/// not be read either.
 #[test]
 fn modules_come_and_go_where_reading_own_memory_is_forbidden() {
     let directory = scratch("confined");

@@ -1,4 +1,5 @@
-//! `cairn heap --attach` on programs that run: each goes on as without, and what it does afterwards is recorded exactly.
+//! `cairn heap --attach` on programs that run: each goes on as without, and what it does afterwards
+//! is recorded exactly.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -33,7 +34,8 @@ fn begin(directory: &Path, program: &Path, arguments: &[&str]) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// As [`begin`], and waits until the program runs: while it is being loaded there is nothing to attach to.
+/// As [`begin`], and waits until the program runs: while it is being loaded there is nothing to
+/// attach to.
 fn begin_and_wait(directory: &Path, program: &Path, arguments: &[&str]) -> Child {
     let begun = directory.join("begun");
     let _ = fs::remove_file(&begun);
@@ -100,7 +102,8 @@ fn check(mode: &str) -> (PathBuf, support::Recording) {
     let (directory, program) = prepared(mode);
     let mut child = begin_and_wait(&directory, &program, &[mode]);
     if mode == "long" {
-        // Past the half of it: begun anew, it would take much longer than it should, even on a machine that is busy.
+        // Past the half of it: begun anew, it would take much longer than it should, even on a
+        // machine that is busy.
         std::thread::sleep(Duration::from_millis(2500));
     }
     let cairn = attach(&directory, child.id(), &[]);
@@ -294,7 +297,8 @@ fn attach_refuses_unsuitable_processes_with_a_reason() {
     }
 }
 
-/// What a process has of what must not grow: mappings without a file, address space and resident memory in MiB, descriptors.
+/// What a process has of what must not grow: mappings without a file, address space and resident
+/// memory in MiB, descriptors.
 fn held_by(process: u32) -> [u64; 4] {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
     let anonymous = maps.lines().filter(|line| !line.contains('/')).count() as u64;
@@ -332,7 +336,8 @@ fn begin_churn(test: &str, source: &str) -> (PathBuf, Child) {
     (directory, child)
 }
 
-/// Attaches to a process and detaches from it again and again: both must succeed, and nothing may be left behind.
+/// Attaches to a process and detaches from it again and again: both must succeed, and nothing may
+/// be left behind.
 fn cycle(directory: &Path, process: u32, descriptors: u64) {
     let mut after_first = None;
     for cycle in 0..cycles() {
@@ -410,7 +415,8 @@ fn attach_leaves_redis_alone_under_load() {
     with_redis(|directory, process| cycle(directory, process, 30));
 }
 
-// Before: 4 mappings and 28 MiB more after each cycle, or a detach that found nothing attached, or the death of the program.
+// Before: 4 mappings and 28 MiB more after each cycle, or a detach that found nothing attached, or
+// the death of the program.
 #[test]
 fn attach_leaves_programs_alone_that_load_modules() {
     check_churn("churn_modules", "churn_modules.c");
@@ -471,7 +477,8 @@ fn attach_reaches_a_child_forked_while_attached() {
     }
 }
 
-// Before: "is not attached to" at once, or with status 0 from the command that follows the recording.
+// Before: "is not attached to" at once, or with status 0 from the command that follows the
+// recording.
 #[test]
 fn attach_says_busy_while_the_loader_is_held() {
     let (directory, program) = prepared("holds");

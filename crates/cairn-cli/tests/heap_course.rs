@@ -1,4 +1,5 @@
-//! The course of a recording under `cairn heap`: limits, `ctl`, children, ends, full disks, and the summary.
+//! The course of a recording under `cairn heap`: limits, `ctl`, children, ends, full disks, and the
+//! summary.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -93,7 +94,8 @@ fn as_nobody(command: &mut Command) -> &mut Command {
 
 #[test]
 fn ctl_works_without_root_for_own_recordings() {
-    // Outside of the target directory, which others may be unable to reach; with a blank and a bracket in the name.
+    // Outside of the target directory, which others may be unable to reach; with a blank and a
+    // bracket in the name.
     let directory = std::env::temp_dir().join(format!("cairn ctl (deleted) {}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir(&directory).unwrap();
@@ -141,7 +143,8 @@ fn ctl_works_without_root_for_own_recordings() {
 fn recordings_of_children_stay_open_until_they_end() {
     let directory = scratch("outlived");
     compile(&directory, "ends.c", "worker", &["-fno-builtin", "-O0"]);
-    // It allocates when the program that started it has ended, which that does when the child's recording has begun.
+    // It allocates when the program that started it has ended, which that does when the child's
+    // recording has begun.
     let script = "(x=$(printf a); while kill -0 $$; do sleep 0.05; done 2>/dev/null; exec ./worker exit) & \
                   while ! ls | grep -q \"[.]$![.]cairn$\"; do sleep 0.05; done; exit 5";
     let mut command = cairn();
@@ -225,7 +228,8 @@ fn the_summary_and_the_report_count_as_one_does_by_hand() {
     assert!(of_temporary.contains("10 ×  at_once (temporary.c:"), "{of_temporary}");
 }
 
-/// The summary reads all events: of many it leaves the sums in the recording, for whoever asks next.
+/// The summary reads all events: of many it leaves the sums in the recording, for whoever asks
+/// next.
 #[test]
 fn heap_stores_sums_in_recordings_of_many_events() {
     for (pairs, arguments, is_kept) in
@@ -345,7 +349,8 @@ fn heap_records_on_when_cairn_is_killed() {
         child.wait().unwrap();
         assert!(output.ends_with("done\n"), "{output:?}");
         let files = files();
-        // What was drained and what was not: nothing is in neither; blocks that were drained and not taken again are in both.
+        // What was drained and what was not: nothing is in neither; blocks that were drained and
+        // not taken again are in both.
         let found: u64 = files.iter().map(|path| allocations_in(path)).sum();
         assert!((PAIRS..=2 * PAIRS).contains(&found), "{found} in {files:?} after {millis} ms");
     }

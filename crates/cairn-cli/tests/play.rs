@@ -31,7 +31,8 @@ fn returns(address: u64, module: BuiltModule) -> BuiltFrame {
     BuiltFrame { kind: PcKind::ReturnAddress, address, module }
 }
 
-/// Modules that take each other's place, marks of two threads, a loss, and names that nobody should trust.
+/// Modules that take each other's place, marks of two threads, a loss, and names that nobody should
+/// trust.
 fn recording(app_build: &[u8]) -> Vec<u8> {
     let mut spool = SpoolBuilder::new(4711, START);
     spool.fact("command", b"app --serve");
@@ -279,7 +280,8 @@ fn a_growing_recording_is_followed_to_its_end() {
         spool.mark(threads[thread], millis * MILLI, &[frame], MarkValue::None, text.as_bytes());
     };
     mark(&mut spool, 0, 10, "first");
-    // Later than now: who looks now waits, because the other thread may have written earlier ones meanwhile.
+    // Later than now: who looks now waits, because the other thread may have written earlier ones
+    // meanwhile.
     mark(&mut spool, 0, 3_000_000, "late");
     replace(&path, &spool.so_far());
     let mut following = Following::start(&path, &[]);

@@ -1,4 +1,5 @@
-//! `cairn snapshot` of real programs: threads, names, inlined calls, and everything that cannot be looked at.
+//! `cairn snapshot` of real programs: threads, names, inlined calls, and everything that cannot be
+//! looked at.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
@@ -180,14 +181,15 @@ fn snapshot_reports_unreadable_processes() {
 #[test]
 fn snapshot_explains_how_to_get_permission() {
     let waiting = Waiting::start("waiting-foreign");
-    // Only root can become somebody else; that this build can be run by everybody cannot be taken for granted either.
+    // Only root can become somebody else; that this build can be run by everybody cannot be taken
+    // for granted either.
     let own = fs::metadata("/proc/self").unwrap();
     if std::os::unix::fs::MetadataExt::uid(&own) != 0 {
         return;
     }
     let cairn = std::env::temp_dir().join(format!("cairn-for-nobody-{}", waiting.id()));
-    // By another process: a file that this one has open to write to, a child of another test has open as well for a moment, and then the
-    // kernel does not run it.
+    // By another process: a file that this one has open to write to, a child of another test has
+    // open as well for a moment, and then the kernel does not run it.
     assert!(Command::new("cp").args([CAIRN.as_ref(), cairn.as_os_str()]).status().unwrap().success());
     let output = Command::new(&cairn).args(["snapshot", &waiting.id()]).uid(65534).gid(65534).output();
     fs::remove_file(&cairn).unwrap();

@@ -262,7 +262,8 @@ fn data_is_named_in_our_own_output_too() {
 "#]]);
 }
 
-/// What llvm-symbolizer 19 prints for a build that is nowhere, and the lines of a program by its build id alone.
+/// What llvm-symbolizer 19 prints for a build that is nowhere, and the lines of a program by its
+/// build id alone.
 #[test]
 fn builds_are_found_by_their_ids() {
     let build = "BUILDID:3278d18a8f3f68f4ec125ed623494f1b6ac53d45 0x144";
