@@ -1,5 +1,7 @@
 //! The chores that are one cargo command each, with the flags CI uses.
 
+use std::process::Command;
+
 use crate::process::{Failure, Outcome, cargo, run};
 
 /// Formats the workspace and the fuzz targets, which are a workspace of their own.
@@ -46,6 +48,19 @@ pub(crate) fn doc(arguments: &[String]) -> Outcome {
 /// build excludes.
 pub(crate) fn test(arguments: &[String]) -> Outcome {
     without_arguments("test", arguments)?;
+    run_tests(cargo)
+}
+
+/// As [`test`], where a program that a test needs must not be missing.
+pub(crate) fn test_in_ci() -> Outcome {
+    run_tests(|| {
+        let mut command = cargo();
+        command.env("CAIRN_CI", "1");
+        command
+    })
+}
+
+fn run_tests(cargo: fn() -> Command) -> Outcome {
     let features = ["--package", "cairn-symbols", "--features", "debuginfod", "--test", "debuginfod"];
     run(cargo().arg("test").args(features))?;
     run(cargo().args(["test", "--workspace"]))

@@ -5,9 +5,10 @@
 
 use std::time::Instant;
 
+use crate::debian::Tool;
 use crate::process::{Failure, Outcome};
 use crate::{
-    api, book, cargo_chores, check_rooms, check_words, fuzz_smoke, header, portability, supply_chain,
+    api, book, cargo_chores, check_rooms, check_words, debian, fuzz_smoke, header, portability, supply_chain,
     unsafe_inventory,
 };
 
@@ -28,6 +29,13 @@ const BEFORE_THE_TESTS: &[Step] = &[
     ("fuzz-smoke", || fuzz_smoke::run(&[])),
 ];
 
+/// Programs that tests skip by hand when they are missing, and need in CI.
+const FOR_TESTS: &[Tool] = &[
+    Tool { program: "zsh", package: "zsh", also: &[] },
+    Tool { program: "fish", package: "fish", also: &[] },
+    Tool { program: "groff", package: "groff-base", also: &[] },
+];
+
 /// Runs every step; the first that fails ends the run.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     if let [first, ..] = arguments {
@@ -41,5 +49,6 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         times.push(format!("{name} {:.0} s", start.elapsed().as_secs_f64()));
     }
     println!("\n== done so far: {}\n\n== test", times.join(", "));
-    cargo_chores::test(&[])
+    debian::require(FOR_TESTS)?;
+    cargo_chores::test_in_ci()
 }

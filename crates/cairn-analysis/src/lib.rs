@@ -20,16 +20,20 @@
 //! | module | task |
 //! |---|---|
 //! | [`calendar`] | reads and writes times on the wall |
+//! | [`file_kind`] | recognises files by their first bytes |
 //! | [`heap`] | answers where a program's memory went, from its allocations and frees |
 //! | [`names`] | names recorded addresses: functions, files and lines |
 //! | [`player`] | replays a recording's events in order, with names |
 //! | [`snapshot`] | captures and names the stacks of a running process's threads |
+//! | [`source`] | opens a heap from a file of any kind, and decides what it can answer |
 
 #![forbid(unsafe_code)]
 
 pub mod calendar;
+pub mod file_kind;
 pub mod heap;
 pub mod names;
 pub mod player;
 #[cfg(target_os = "linux")]
 pub mod snapshot;
+pub mod source;

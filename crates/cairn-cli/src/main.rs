@@ -1,11 +1,11 @@
-//! The `cairn` command: parses arguments, runs one subcommand, prints its error, sets the exit code.
+//! The `cairn` command: parses arguments, runs one subcommand, prints its error, sets the exit
+//! code.
 
 #![forbid(unsafe_code)]
 
 mod commands;
 mod new_file;
 mod output;
-mod standard_input;
 
 use std::process::ExitCode;
 
@@ -13,8 +13,8 @@ use clap::{ColorChoice, Parser};
 
 /// Heap profiler and call-stack toolkit for native programs.
 ///
-/// cairn records where a program's memory goes without recompiling it, and reads call stacks from recordings, core files
-/// and logs, on any machine and at any later time.
+/// cairn records where a program's memory goes without recompiling it, and reads call stacks from
+/// recordings, core files and logs, on any machine and at any later time.
 #[derive(Parser)]
 #[command(name = "cairn", version, after_help = after_help(), max_term_width = 100)]
 struct Cairn {
@@ -73,6 +73,7 @@ fn refuse(error: clap::Error) -> ! {
 }
 
 fn main() -> ExitCode {
+    commands::completions::answer_script();
     let cairn = match Cairn::try_parse_from(commands::symbolize::by_name(std::env::args_os())) {
         Ok(cairn) => cairn,
         Err(error) => refuse(error),

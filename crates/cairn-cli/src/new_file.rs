@@ -11,7 +11,7 @@ use crate::output::{self, Guarded};
 
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Where every command that reads or writes files takes standard input or output.
+/// Stands for standard input or output in place of a file, in every command.
 pub(crate) const DASH: &str = "-";
 
 /// The output of a command.
@@ -30,8 +30,9 @@ enum Sink {
 }
 
 impl Output {
-    /// Opens the output; `-` is standard output, and devices and FIFOs are written into. An existing
-    /// regular file is an error unless it may be replaced; the file `input`, which is read, always is.
+    /// Opens the output; `-` is standard output, and devices and FIFOs are written into. An
+    /// existing regular file is an error unless it may be replaced; the file `input`, which is
+    /// read, always is.
     pub(crate) fn create(path: &Path, replace: bool, input: &Path) -> io::Result<Self> {
         let is_regular = |path: &Path| fs::metadata(path).is_ok_and(|facts| facts.is_file());
         let same = is_regular(path)
@@ -49,8 +50,8 @@ impl Output {
         Self::begin_on(path, replace, output::stdout)
     }
 
-    /// As [`begin`](Self::begin), for text with the colours of a [`Palette`](output::Palette), which
-    /// files get without them.
+    /// As [`begin`](Self::begin), for text with the colours of a [`Palette`](output::Palette),
+    /// which files get without them.
     pub(crate) fn begin_text(path: &Path, replace: bool) -> io::Result<Self> {
         let output = Self::begin_on(path, replace, output::colored_stdout)?;
         if !matches!(output.sink, Sink::Stdout(_)) {
@@ -97,8 +98,8 @@ impl Output {
         if !self.is_terminal() {
             return Ok(());
         }
-        let how = "write to a file with -o FILE, or to a pipe";
-        Err(output::refusal(format!("{what} is not printed on a terminal; {how}")))
+        let how = "name a file with -o FILE, or redirect the output";
+        Err(output::refusal(format!("{what} is not written to a terminal; {how}")))
     }
 
     /// Returns the new file with all that was written, if the output is a new file.
@@ -108,8 +109,8 @@ impl Output {
         Ok(Some(file.file()))
     }
 
-    /// Returns the compression that the file's name asks for; `None` for standard output, devices and
-    /// FIFOs, whose names say nothing.
+    /// Returns the compression that the file's name asks for; `None` for standard output, devices
+    /// and FIFOs, whose names say nothing.
     pub(crate) fn named_compression(&self) -> Option<Compression> {
         matches!(self.sink, Sink::New(..)).then(|| Compression::of_name(&self.path))
     }

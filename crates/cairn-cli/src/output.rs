@@ -14,8 +14,9 @@ use cairn_format::changes_its_surroundings;
 use clap::ColorChoice;
 use indicatif::ProgressBar;
 
-/// The colours on standard output: none when it is no terminal, or when they are turned off. Input that is passed
-/// through may contain escape sequences of its own, so nothing is stripped afterwards.
+/// The colours on standard output: none when it is no terminal, or when they are turned off. Input
+/// that is passed through may contain escape sequences of its own, so nothing is stripped
+/// afterwards.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Palette {
     /// Function names.
@@ -75,8 +76,8 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 
 /// How a command ended: the exit codes, which mean the same in every command.
 ///
-/// [`EXIT_CODES`] says the same to users. Invalid arguments end the command before it runs, by clap,
-/// with the code of [`Outcome::Refused`].
+/// [`EXIT_CODES`] says the same to users. Invalid arguments end the command before it runs, by
+/// clap, with the code of [`Outcome::Refused`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// Everything was done.
@@ -193,7 +194,8 @@ pub(crate) fn complain(message: &impl std::fmt::Display) {
     let _ = writeln!(anstream::stderr(), "{ERROR}cairn:{ERROR:#} {}", printable(&text));
 }
 
-/// Escapes the control and direction characters of untrusted text, so that it cannot drive a terminal.
+/// Escapes the control and direction characters of untrusted text, so that it cannot drive a
+/// terminal.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(changes_its_surroundings) {
         return text.into();

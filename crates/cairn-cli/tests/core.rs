@@ -1,4 +1,5 @@
-//! `cairn core` as its users call it: a running process, raw dumps, reports as heapprof's, and everything that is no image.
+//! `cairn core` as its users call it: a running process, raw dumps, reports as heapprof's, and
+//! everything that is no image.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -136,7 +137,7 @@ fn blocks_are_exported(file: &Path, load_address: u64, bits: &str) {
 }
 
 #[test]
-fn a_running_process_tells_its_heap_its_threads_and_an_address() {
+fn core_reads_heap_threads_and_addresses_of_a_process() {
     let program = scratch("core-waiting");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/programs/waiting.c");
     let mut compiler = Command::new("cc");
@@ -161,7 +162,7 @@ fn a_running_process_tells_its_heap_its_threads_and_an_address() {
     assert!(threads.iter().all(|thread| thread["end"] == "end of stack"), "{threads:?}");
 
     let largest = told["heap"]["largest"][0]["address"].as_str().unwrap().to_owned();
-    let place = text(&core(&["--pid", &pid, "--at", &largest]));
+    let place = text(&core(&["--pid", &pid, "--address", &largest]));
     assert!(place.contains(&format!("in the heap block at {largest}, in use")), "{place}");
     let flame = scratch("core-waiting.svg");
     text(&core(&["--pid", &pid, "--force", "--flame", flame.to_str().unwrap()]));
@@ -190,20 +191,20 @@ fn raw_memory_of_a_device_is_named_by_its_program() {
     let report = core(&["--raw", &raw, "--exe", elf, "--word", "32"]);
     let report = String::from_utf8(report.stdout).unwrap();
     assert!(report.contains("1 annotated block, 24 B, 1 cairn") && report.contains("[app.elf]"), "{report}");
-    let place = core(&["--raw", &raw, "--exe", elf, "--word", "32", "--at", "0x20000059"]);
+    let place = core(&["--raw", &raw, "--exe", elf, "--word", "32", "--address", "0x20000059"]);
     let place = String::from_utf8(place.stdout).unwrap();
     assert!(place.contains("1 bytes past the end of the block of 24 bytes at 0x20000040"), "{place}");
 }
 
 #[test]
-fn what_is_no_image_is_said_in_one_line() {
+fn core_refuses_other_files_in_one_line() {
     let cases: [(&[&str], i32, &str); 6] = [
-        (&[], 1, "give a core file"),
+        (&[], 2, "give a core file"),
         (&["/nowhere/core"], 1, "/nowhere/core"),
         (&[CAIRN], 1, "not a core file or minidump"),
         (&["--pid", "4194304"], 1, "no process"),
         (&["--raw", "x", "--pid", "1"], 2, "cannot be used with"),
-        (&["--at", "nonsense", "core"], 2, "0x20000000"),
+        (&["--address", "nonsense", "core"], 2, "0x20000000"),
     ];
     for (arguments, code, expected) in cases {
         let output = core(arguments);
@@ -213,7 +214,8 @@ fn what_is_no_image_is_said_in_one_line() {
     }
 }
 
-// Failed with: "no annotated blocks", exit code 0, nothing on standard error: 64 bits were taken for granted.
+// Failed with: "no annotated blocks", exit code 0, nothing on standard error: 64 bits were taken
+// for granted.
 #[test]
 fn raw_memory_has_the_word_size_of_its_program() {
     let elf = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/device/app.elf");
@@ -278,7 +280,8 @@ fn module<'t>(told: &'t Value, name: &str) -> &'t Value {
     modules.find(|module| module["path"].as_str().unwrap().ends_with(name)).unwrap()
 }
 
-// Failed with: no process, no name of the thread, and libc.so.6, which Crashpad lists without a directory, as missing.
+// Failed with: no process, no name of the thread, and libc.so.6, which Crashpad lists without a
+// directory, as missing.
 #[test]
 fn a_minidump_of_crashpad_names_its_process_and_frames() {
     let (told, functions) = minidump("crashpad", "crash");

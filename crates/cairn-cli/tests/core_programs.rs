@@ -214,29 +214,29 @@ fn check(program: &Program) {
 }
 
 #[test]
-fn python_tells_all_its_blocks() {
+fn core_finds_all_blocks_of_python() {
     check(&python());
 }
 
 #[test]
-fn sqlite_tells_all_its_blocks() {
+fn core_finds_all_blocks_of_sqlite() {
     check(&sqlite());
 }
 
 #[test]
-fn git_tells_all_its_blocks() {
+fn core_finds_all_blocks_of_git() {
     check(&git());
 }
 
 #[test]
-fn gdb_tells_all_its_blocks() {
+fn core_finds_all_blocks_of_gdb() {
     check(&gdb());
 }
 
 /// It has an allocator of its own, which lies under the annotation, and counts its blocks by `malloc_usable_size`: what it
 /// says is exact.
 #[test]
-fn redis_tells_what_it_counts_of_itself() {
+fn core_agrees_with_the_counters_of_redis() {
     if !is_here("redis-server") || !is_here("redis-cli") || !is_here("gcore") {
         return;
     }
@@ -367,7 +367,7 @@ fn debugger(name: &str, script: &Path, open: &[&str]) -> Command {
 }
 
 #[test]
-fn cairn_block_in_a_debugger_tells_who_allocated() {
+fn cairn_block_shows_the_allocating_stack_in_a_debugger() {
     if !is_here("gcore") {
         return;
     }

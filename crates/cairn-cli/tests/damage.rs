@@ -166,7 +166,7 @@ const OF_MARKS: [&[&str]; 3] =
 // Failed before: `play --heap`, `pack` and all of `report`, `diff`, `flame` and `export` of a
 // recording with sums ended with 0 on a flipped event, and all commands did on a damaged index.
 #[test]
-fn damage_is_told_by_every_command_that_reads() {
+fn damage_is_reported_by_every_command_that_reads() {
     let files = files("damage");
     let whole = files.directory.join("whole-file");
     fs::write(&whole, &files.packed).unwrap();
@@ -215,7 +215,7 @@ fn damage_is_told_by_every_command_that_reads() {
 
 // Failed before: nothing was said, in any of them.
 #[test]
-fn damage_behind_sums_is_told_where_people_look() {
+fn damage_behind_sums_is_reported() {
     let files = files("damage_told");
     let path = files.directory.join("it.cairn");
     let mut bytes = files.packed.clone();

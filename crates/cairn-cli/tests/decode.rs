@@ -1,4 +1,5 @@
-//! `cairn decode` as a user runs it: arguments and standard input in; output, complaints and exit code out.
+//! `cairn decode` as a user runs it: arguments and standard input in; output, complaints and exit
+//! code out.
 
 use std::path::PathBuf;
 
@@ -18,7 +19,7 @@ const DOCUMENTED: &str = "~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV";
 const DECODED: &str = "~b#size: 7520, 0x406651 0x406852 0x406c1b 0x406294 \n";
 
 #[test]
-fn help_is_what_the_snapshots_show() {
+fn help_matches_the_snapshots() {
     cairn().arg("--help").assert().success().stdout_eq(file!["snapshots/help.txt"]);
     cairn().args(["play", "--help"]).assert().success().stdout_eq(file!["snapshots/play-help.txt"]);
     cairn().args(["top", "--help"]).assert().success().stdout_eq(file!["snapshots/top-help.txt"]);
@@ -33,7 +34,7 @@ fn a_text_given_as_argument_is_decoded() {
 }
 
 #[test]
-fn a_mark_is_found_anywhere_in_a_line_and_other_lines_are_passed_over() {
+fn decode_finds_marks_anywhere_in_a_line_and_skips_other_lines() {
     let log = format!("boot\n[00:00:01] N: lost {DOCUMENTED} bytes\r\nHello123\n");
     cairn().arg("decode").stdin(log.clone()).assert().success().stdout_eq(DECODED);
     let kept = format!("boot\n{DECODED}Hello123\n");
@@ -41,7 +42,7 @@ fn a_mark_is_found_anywhere_in_a_line_and_other_lines_are_passed_over() {
 }
 
 #[test]
-fn a_bad_line_is_told_with_its_number_and_the_rest_goes_on() {
+fn decode_reports_a_bad_line_and_continues() {
     let log = format!("fine\n~m#IF0BmUQugNCkgCnkhdAYpQ==\n{DOCUMENTED}\n");
     cairn()
         .arg("decode")
@@ -88,9 +89,10 @@ fn totals_as_json_agree_with_the_log() {
 #[test]
 fn every_format_converts_to_every_other_and_back() {
     for (format, text) in [("cbf", "base64"), ("cbf", "hex"), ("xnu", "hex"), ("lws", "base64")] {
-        let there = cairn().args(["decode", DOCUMENTED, "--to", format, "--text", text]).output().unwrap();
+        let there =
+            cairn().args(["decode", DOCUMENTED, "--format", format, "--text", text]).output().unwrap();
         assert!(there.status.success(), "{format}: {}", String::from_utf8_lossy(&there.stderr));
-        let back = cairn().args(["decode", "--from", format]).stdin(there.stdout).output().unwrap();
+        let back = cairn().args(["decode", "--input-format", format]).stdin(there.stdout).output().unwrap();
         let line = String::from_utf8(back.stdout).unwrap();
         assert!(line.ends_with("0x406651 0x406852 0x406c1b 0x406294 \n"), "{format}: {line}");
     }
@@ -98,8 +100,10 @@ fn every_format_converts_to_every_other_and_back() {
 
 #[test]
 fn swift_json_goes_both_ways() {
-    let json =
-        cairn().args(["decode", DOCUMENTED, "--to", "swift-json", "--architecture", "arm"]).output().unwrap();
+    let json = cairn()
+        .args(["decode", DOCUMENTED, "--format", "swift-json", "--architecture", "arm"])
+        .output()
+        .unwrap();
     let json = String::from_utf8(json.stdout).unwrap();
     assert_eq!(json, "{\"architecture\": \"arm\", \"backtrace\": \"ASpAZlEhAgEhA8kh9nkA\"}\n");
     cairn().arg("decode").stdin(json).assert().success().stdout_eq(str![[r#"
@@ -111,25 +115,25 @@ fn swift_json_goes_both_ways() {
 #[test]
 fn raw_bytes_of_several_records_are_all_read() {
     let raw = cairn()
-        .args(["decode", DOCUMENTED, DOCUMENTED, "--to", "cbf", "--text", "raw"])
+        .args(["decode", DOCUMENTED, DOCUMENTED, "--format", "cbf", "--text", "raw"])
         .output()
         .unwrap()
         .stdout;
     assert_eq!(raw[0], 0x02);
-    let lines = cairn().args(["decode", "--from", "cbf"]).stdin(raw).output().unwrap().stdout;
+    let lines = cairn().args(["decode", "--input-format", "cbf"]).stdin(raw).output().unwrap().stdout;
     assert_eq!(lines.iter().filter(|&&byte| byte == b'\n').count(), 2);
 }
 
 #[test]
 fn a_few_bytes_that_claim_many_frames_end_soon() {
-    cairn().args(["decode", "--from", "cbf", "--json", "02187f8f0fffffffffffffff00"]).assert().code(1).stdout_eq(str![[r#"
+    cairn().args(["decode", "--input-format", "cbf", "--json", "02187f8f0fffffffffffffff00"]).assert().code(1).stdout_eq(str![[r#"
 {"schema":1,"input":"argument","line":1,"format":"cbf","word_bits":64,"frames":[{"kind":"program-counter","address":"0x7f","times":1152921504606846976}],"faults":["bad CBF record: a frame is repeated more often than allowed, at byte 3"]}
 
 "#]]);
 }
 
 #[test]
-fn what_is_missing_or_no_stack_is_told() {
+fn decode_reports_missing_files_and_texts_without_stacks() {
     cairn().args(["decode", "no/such.log"]).assert().code(1).stderr_eq(str![[r#"
 cairn: no/such.log: No such file or directory (os error 2)
 
@@ -143,17 +147,17 @@ cairn: README.md: cannot read symbols: [..]
 
 "#]]);
     cairn().args(["decode", "Hello123"]).assert().code(1).stderr_eq(str![[r#"
-cairn: argument:1: no call stack found in this text; name its format with --from
+cairn: argument:1: no call stack found in this text; name its format with --input-format
 
 "#]]);
 }
 
 #[test]
 fn arguments_that_contradict_each_other_are_refused() {
-    cairn().args(["decode", "--totals", "--to", "cbf", DOCUMENTED]).assert().code(2);
+    cairn().args(["decode", "--totals", "--format", "cbf", DOCUMENTED]).assert().code(2);
     cairn().args(["decode", "--encoding", "hex", DOCUMENTED]).assert().code(2);
     cairn().args(["decode", "--load-address", "0x1000", DOCUMENTED]).assert().code(2);
-    cairn().args(["decode", "--to", "swift-json", DOCUMENTED]).assert().code(2);
+    cairn().args(["decode", "--format", "swift-json", DOCUMENTED]).assert().code(2);
 }
 
 #[test]
@@ -179,15 +183,6 @@ fn a_closed_pipe_is_success() {
     std::fs::remove_file(&path).unwrap();
     assert!(output.status.success(), "{:?}", output.status);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-}
-
-#[test]
-fn completions_know_the_subcommands() {
-    for shell in ["bash", "zsh", "fish"] {
-        let output = cairn().args(["completions", shell]).output().unwrap();
-        assert!(output.status.success());
-        assert!(String::from_utf8(output.stdout).unwrap().contains("decode"), "{shell}");
-    }
 }
 
 /// A blob of three addresses of 47 bits and a size of 2^31 or more, as the 64-bit libwebsockets of
@@ -233,7 +228,7 @@ fn decode_flags_values_that_libwebsockets_damaged() {
     for (to, arguments) in
         [("lws", &[][..]), ("cbf", &[]), ("xnu", &[]), ("swift-json", &["--architecture", "x86_64"])]
     {
-        let decoded = decode(&[&["--to", to], arguments].concat());
+        let decoded = decode(&[&["--format", to], arguments].concat());
         let errors = String::from_utf8_lossy(&decoded.get_output().stderr).into_owned();
         assert!(errors.contains("2 addresses and the size are uncertain"), "{to}: {errors}");
         assert_eq!(errors.contains("the target format has no mark for them"), to != "lws", "{to}: {errors}");
@@ -268,12 +263,18 @@ fn decode_flags_kernel_addresses_that_libwebsockets_misstates() {
     // lws-p051 of the vectors: the width of a 64-bit literal is stated as 0, so that all behind it
     // is misread.
     let blob = "100100468acf00468acf004011a0004011a00044400017";
-    cairn().args(["decode", "--from", "lws", blob]).assert().code(1).stdout_eq("~b#size: 5?, 0x0? 0x0? \n");
-    cairn().args(["decode", "--from", "lws", "--totals", blob]).assert().code(1).stdout_eq(str![[r#"
+    cairn()
+        .args(["decode", "--input-format", "lws", blob])
+        .assert()
+        .code(1)
+        .stdout_eq("~b#size: 5?, 0x0? 0x0? \n");
+    cairn().args(["decode", "--input-format", "lws", "--totals", blob]).assert().code(1).stdout_eq(str![[
+        r#"
 # 1 allocation without a certain size, not in the total
 # Total instrumented allocation 0
 
-"#]]);
+"#
+    ]]);
 }
 
 // Failed with: empty standard output.
@@ -304,7 +305,7 @@ fn damaged_blobs_without_addresses_keep_their_size() {
 
 // Failed with: "~b#0x1000 0x1010 0x2000 ...5 ..." without an option to tell the kinds apart.
 #[test]
-fn kinds_of_frames_are_told_apart_and_read_back() {
+fn kinds_of_frames_are_printed_and_read_back() {
     // pc 0x1000, ra 0x1010, async 0x2000, five omitted, truncated.
     let record = "021910002010310ff04401";
     let decode = |text: &str, more: &[&str]| {
@@ -312,13 +313,14 @@ fn kinds_of_frames_are_told_apart_and_read_back() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let line = decode(record, &["--from", "cbf"]);
+    let line = decode(record, &["--input-format", "cbf"]);
     assert_eq!(line, "~b#pc:0x1000 ra:0x1010 async:0x2000 ...5 ... \n");
     assert_eq!(decode(&line, &[]), line);
-    let plain = cairn().args(["decode", "--from", "cbf", record]).output().unwrap().stdout;
+    let plain = cairn().args(["decode", "--input-format", "cbf", record]).output().unwrap().stdout;
     assert_eq!(String::from_utf8(plain).unwrap(), "~b#0x1000 0x1010 0x2000 ...5 ... \n");
     // The line holds all that the record does.
-    let back = cairn().args(["decode", "--to", "cbf", "--text", "hex"]).stdin(line).output().unwrap().stdout;
+    let back =
+        cairn().args(["decode", "--format", "cbf", "--text", "hex"]).stdin(line).output().unwrap().stdout;
     assert_eq!(String::from_utf8(back).unwrap().trim(), record);
     let named = decode("pc:0x10338 ra:0x10338\n", &["-e", "fixtures/device/app.elf"]);
     assert!(named.contains("    pc:0x10338 ") && named.contains("    ra:0x10338 "), "{named}");
@@ -358,11 +360,12 @@ fn lines_of_addresses_are_read_back() {
 fn word_sizes_that_xnu_does_not_pack_are_refused() {
     let bytes = "00100000000000001010000000000000";
     for word in ["16", "32"] {
-        let refused = cairn().args(["decode", "--from", "xnu", "--word", word, bytes]).assert().code(2);
+        let refused =
+            cairn().args(["decode", "--input-format", "xnu", "--word", word, bytes]).assert().code(2);
         let errors = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
-        assert!(errors.contains("--word does not apply to --from xnu"), "{errors}");
+        assert!(errors.contains("--word does not apply to --input-format xnu"), "{errors}");
     }
-    let read = cairn().args(["decode", "--from", "xnu", "--word", "64", bytes]).assert().success();
+    let read = cairn().args(["decode", "--input-format", "xnu", "--word", "64", bytes]).assert().success();
     read.stdout_eq("~b#0x1000 0x1010 \n");
     cairn().args(["decode", "--kernel-base", "0x1000", DOCUMENTED]).assert().code(2);
 }
@@ -383,30 +386,30 @@ fn bounded(arguments: &[&str], input: &[u8]) -> (std::process::ExitStatus, Vec<u
 fn repeats_are_converted_in_bounded_memory() {
     // 0x7f, and 2^64 - 1 more of it.
     let bytes = b"02187f8fffffffffffffffff00";
-    let from_cbf = ["--from", "cbf", "--text", "hex"];
+    let from_cbf = ["--input-format", "cbf", "--text", "hex"];
     let swift_json = ["--architecture", "x86_64"];
     for (to, more) in [("cbf", &[][..]), ("swift-json", &swift_json), ("xnu", &[]), ("lws", &[])] {
-        let arguments = [&from_cbf[..], &["--to", to], more].concat();
+        let arguments = [&from_cbf[..], &["--format", to], more].concat();
         let (status, output, errors) = bounded(&arguments, bytes);
         assert_eq!(status.code(), Some(1), "{to}: {errors}");
         let most = if to == "xnu" { 17 << 20 } else { 1 << 11 };
         assert!(!output.is_empty() && output.len() < most, "{to}: {} bytes", output.len());
     }
     // All frames are there, or counted.
-    let (_, cbf, errors) = bounded(&[&from_cbf[..], &["--to", "cbf"]].concat(), bytes);
+    let (_, cbf, errors) = bounded(&[&from_cbf[..], &["--format", "cbf"]].concat(), bytes);
     assert!(errors.contains("18446744073642442750 repeats of frames"), "{errors}");
-    let (_, text, _) = bounded(&["--from", "cbf", "--json"], &cbf);
+    let (_, text, _) = bounded(&["--input-format", "cbf", "--json"], &cbf);
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
     assert_eq!(json["frames"][0]["times"], 2 + (1_u64 << 26));
     assert_eq!(json["frames"][1]["omitted"], u64::MAX - 1 - (1 << 26));
     // Swift 6.2 has one instruction for them all.
-    let swift = [&from_cbf[..], &["--to", "cbf", "--dialect", "swift-6.2"]].concat();
+    let swift = [&from_cbf[..], &["--format", "cbf", "--dialect", "swift-6.2"]].concat();
     assert_eq!(bounded(&swift, bytes).1, b"02107f8fffffffffffffffff\n");
 }
 
 // Failed with: no end within ten minutes.
 #[test]
-fn marks_repeated_without_end_are_not_searched_for_addresses() {
+fn endlessly_repeated_marks_are_not_searched_for_addresses() {
     // One omitted frame, and 65536 times 1048577 more of it, each `rep` within what the format
     // allows.
     let line = ["02", "40", &"8a100001".repeat(1 << 16), "00"].concat();
@@ -419,7 +422,7 @@ fn marks_repeated_without_end_are_not_searched_for_addresses() {
 fn records_are_printed_as_they_come() {
     // Two million records of no frame: info byte and end.
     let input = [0x02, 0x00].repeat(2 << 20);
-    let (status, output, errors) = bounded(&["--from", "cbf", "--encoding", "raw"], &input);
+    let (status, output, errors) = bounded(&["--input-format", "cbf", "--encoding", "raw"], &input);
     assert_eq!(status.code(), Some(0), "{errors}");
     assert_eq!(output.len(), (2 << 20) * b"~b#\n".len());
 }
@@ -443,13 +446,13 @@ fn paths_of_an_image_map_are_read_in_bounded_memory() {
         map.extend([0x80 | 32; 30]);
         map.push(0);
     }
-    for arguments in [&["--json"][..], &[], &["--to", "cif", "--text", "raw"]] {
-        let arguments = [&["--from", "cif", "--encoding", "raw"], arguments].concat();
+    for arguments in [&["--json"][..], &[], &["--format", "cif", "--text", "raw"]] {
+        let arguments = [&["--input-format", "cif", "--encoding", "raw"], arguments].concat();
         let (status, output, errors) = bounded(&arguments, &map);
         assert_eq!(status.code(), Some(1), "{errors}");
         assert!(errors.contains("the paths of this image map have more than"), "{errors}");
         assert!(!output.is_empty(), "{arguments:?}");
     }
-    let strict = bounded(&["--from", "cif", "--encoding", "raw", "--strict"], &map);
+    let strict = bounded(&["--input-format", "cif", "--encoding", "raw", "--strict"], &map);
     assert_eq!((strict.0.code(), strict.1.len()), (Some(1), 0));
 }

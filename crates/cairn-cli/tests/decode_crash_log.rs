@@ -51,11 +51,11 @@ fn decoded(log: &Value) -> (Value, String) {
     (serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}\n{stderr}")), stderr)
 }
 
-// Failed with: nothing printed, and exit code 0; with --from swift-json: `bad Swift JSON: no key
+// Failed with: nothing printed, and exit code 0; with --input-format swift-json: `bad Swift JSON: no key
 // "backtrace"`.
 #[test]
 fn the_head_of_a_crash_log_is_read() {
-    for arguments in [&[NAMED][..], &["--from", "swift-json", NAMED]] {
+    for arguments in [&[NAMED][..], &["--input-format", "swift-json", NAMED]] {
         let (code, stdout, stderr) = run(arguments);
         assert_eq!(code, Some(0), "{stderr}");
         let mut lines = stdout.lines();
@@ -74,16 +74,17 @@ fn the_head_of_a_crash_log_is_read() {
     for key in ["timestamp", "kind", "description", "faultAddress", "platform", "architecture"] {
         let mut log = logged(CRASHED);
         log.as_object_mut().unwrap().remove(key);
-        let (code, stdout, stderr) = fed(&["--from", "swift-json"], log.to_string().as_bytes());
+        let (code, stdout, stderr) = fed(&["--input-format", "swift-json"], log.to_string().as_bytes());
         assert_eq!(code, Some(1));
         assert!(stderr.contains(&format!("bad crash log: there is no \"{key}\"")), "{stderr}");
         assert!(stdout.contains("thread 0, crashed:"), "{stdout}");
-        let (code, stdout, _) = fed(&["--from", "swift-json", "--strict"], log.to_string().as_bytes());
+        let (code, stdout, _) =
+            fed(&["--input-format", "swift-json", "--strict"], log.to_string().as_bytes());
         assert_eq!((code, &*stdout), (Some(1), ""));
     }
     let mut other = logged(CRASHED);
     other["kind"] = json!("hangReport");
-    let (code, stdout, stderr) = fed(&["--from", "swift-json"], other.to_string().as_bytes());
+    let (code, stdout, stderr) = fed(&["--input-format", "swift-json"], other.to_string().as_bytes());
     assert_eq!((code, &*stdout), (Some(1), ""));
     assert!(stderr.contains("a report of kind \"hangReport\""), "{stderr}");
 }
@@ -165,15 +166,15 @@ fn each_thread_of_a_crash_log_is_a_stack() {
     }
 
     // Each is a stack in other formats; the inlined call has no address of its own.
-    let (code, stacks, stderr) = run(&["--to", "cbf", NAMED]);
+    let (code, stacks, stderr) = run(&["--format", "cbf", NAMED]);
     assert_eq!(code, Some(0), "{stderr}");
-    let (_, back, _) = fed(&["--from", "cbf", "--kinds"], stacks.as_bytes());
+    let (_, back, _) = fed(&["--input-format", "cbf", "--kinds"], stacks.as_bytes());
     let back: Vec<_> = back.lines().collect();
     let innermost = "~b#pc:0x7f0000001234 ra:0x5600000011a8 ...42 async:0x560000001218 async:0x5600000015d8 \
                      async:0x7f0001004a18 ... ";
     assert_eq!(back, [innermost, "~b#pc:0x7f0000005678 ra:0x560000002000 ", "~b#pc:0x7f0000006000 "]);
     // The list of images goes with the thread that crashed.
-    let (_, jsons, _) = run(&["--to", "swift-json", "--from", "swift-json", NAMED]);
+    let (_, jsons, _) = run(&["--format", "swift-json", "--input-format", "swift-json", NAMED]);
     let with_images: Vec<_> = jsons.lines().map(|line| line.contains("imageMap")).collect();
     assert_eq!(with_images, [true, false, false]);
 }
@@ -335,8 +336,8 @@ fn images_of_a_crash_log_find_their_symbols() {
     let (_, stdout, _) = fed(&["--symbols", "fixtures/symbols/bin"], log.to_string().as_bytes());
     assert!(stdout.contains("    pc:0x555500000147 mine\n"), "{stdout}");
     // The images alone, in another format.
-    let (code, map, _) = run(&["--to", "cif", CRASHED]);
-    let (_, back, _) = fed(&["--from", "cif"], map.as_bytes());
+    let (code, map, _) = run(&["--format", "cif", CRASHED]);
+    let (_, back, _) = fed(&["--input-format", "cif"], map.as_bytes());
     assert_eq!(code, Some(0));
     assert!(
         back.contains("3278d18a8f3f68f4ec125ed623494f1b6ac53d45 /work/.build/release/dwarf5\n"),
@@ -419,7 +420,7 @@ fn crash_logs_are_found_between_other_lines() {
     assert!(stderr.contains("bad crash log: "), "{stderr}");
     // A log that was cut off, as a whole input.
     let cut = &log.to_string()[..600];
-    for arguments in [&[][..], &["--from", "swift-json"]] {
+    for arguments in [&[][..], &["--input-format", "swift-json"]] {
         let (code, stdout, stderr) = fed(arguments, cut.as_bytes());
         assert_eq!((code, &*stdout), (Some(1), ""));
         assert!(stderr.contains("bad crash log: EOF while parsing"), "{stderr}");
@@ -450,7 +451,7 @@ fn large_crash_logs_are_read_in_bounded_memory() {
         format!("{{{}", "\n".repeat(4 << 20)),
     ];
     for log in &logs {
-        for arguments in ["cairn decode --from swift-json --json", "cairn decode"] {
+        for arguments in ["cairn decode --input-format swift-json --json", "cairn decode"] {
             // Of 256 MiB, the program itself takes some.
             let line = format!("ulimit -v 262144; exec {}", arguments.replacen("cairn", "\"$0\"", 1));
             let mut command = Command::new("sh");
@@ -462,7 +463,7 @@ fn large_crash_logs_are_read_in_bounded_memory() {
                 child.wait_with_output().unwrap()
             });
             let errors = String::from_utf8_lossy(&output.stderr);
-            let expected = i32::from(log.contains("kind") || arguments.contains("from"));
+            let expected = i32::from(log.contains("kind") || arguments.contains("swift-json"));
             assert_eq!(output.status.code(), Some(expected), "{arguments} {:.60}: {errors}", log);
         }
     }

@@ -94,7 +94,7 @@ fn outputs_are_private_whatever_the_umask() {
         ("page.html", vec!["report", &recording, "--html", "page.html"]),
         ("folded.txt", vec!["export", &recording, "--to", "folded", "-o", "folded.txt"]),
         ("packed.cairn", vec!["pack", &recording, "-o", "packed.cairn", "--sums", "always"]),
-        ("now.cairn", vec!["snapshot", "--record", "now.cairn"]),
+        ("now.cairn", vec!["snapshot", "--output", "now.cairn"]),
     ];
     for (name, mut arguments) in runs {
         let own = std::process::id().to_string();
@@ -151,7 +151,7 @@ fn recording_does_not_follow_a_link_planted_in_its_place() {
     fs::write(scratch.at("stop"), "").unwrap();
     let errors = String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr).into_owned();
     assert_eq!((fs::read(&victim).unwrap(), mode(&victim)), (b"set-uid".to_vec(), 0o4755));
-    assert!(errors.contains("x.cairn.new was replaced by another file meanwhile"), "{errors}");
+    assert!(errors.contains("x.cairn.new was replaced by another file"), "{errors}");
     assert!(!fs::symlink_metadata(scratch.at("x.cairn")).unwrap().is_symlink());
 }
 

@@ -328,7 +328,7 @@ fn heapprof_frames_sets_the_number_of_callers() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn annotate_reports_what_it_cannot_do() {
     let shown = Shown::from(run(cairn().args(["heap", "--annotate=other", "true"])));
     assert_eq!(shown.status, Some(2));
     assert!(shown.errors.contains("cairn, lws, heapprof"), "{shown:?}");

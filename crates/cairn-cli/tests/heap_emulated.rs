@@ -105,7 +105,7 @@ fn nothing_is_lost_whatever_the_end() {
 }
 
 #[test]
-fn forked_children_leave_the_recording_alone_or_have_one_of_their_own() {
+fn heap_leaves_forked_children_out_or_records_each() {
     let Some(emulated) = Emulated::find() else { return };
     let directory = scratch("emulated_fork");
     let program = emulated.compile(&directory, "children.c", "program", &[]);

@@ -258,7 +258,7 @@ fn a_deleted_recording_is_called_deleted() {
 
 /// Before, the program was ended by SIGBUS at its next event, and `cairn heap` with it.
 #[test]
-fn a_program_that_rests_survives_a_truncated_recording() {
+fn idle_programs_survive_a_truncated_recording() {
     for length in [0, 100_000] {
         let directory = scratch(&format!("truncated_{length}"));
         let program = compile(&directory, "early.c", "early", &["-fno-builtin"]);

@@ -120,7 +120,7 @@ fn killed_programs_are_followed_to_their_end() {
 }
 
 #[test]
-fn programs_that_nobody_drains_are_followed_to_their_end() {
+fn undrained_programs_are_followed_to_their_end() {
     for (test, is_killed) in [("live-alone", false), ("live-alone-killed", true)] {
         let directory = scratch(test);
         let program = compile(&directory, "live.c", "program", &[]);

@@ -51,7 +51,7 @@ fn indexes(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_second_look_finds_an_index_that_nobody_waited_for() {
+fn second_command_finds_the_index_built_in_background() {
     let home = scratch("second");
     let directory = home.join(".cache/cairn/symbols");
     let first = ask(&[], &home);

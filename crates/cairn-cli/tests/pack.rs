@@ -23,7 +23,7 @@ fn spool() -> PathBuf {
 }
 
 #[test]
-fn a_spool_is_packed_beside_itself_and_never_over_another_file() {
+fn pack_writes_beside_the_spool_and_replaces_nothing() {
     let directory = directory("beside");
     let (from, to) = (directory.join("program.spool"), directory.join("program.cairn"));
     fs::copy(spool(), &from).unwrap();
@@ -56,7 +56,7 @@ cairn: -: no cairn recording: it begins with other bytes
 }
 
 #[test]
-fn events_that_cannot_be_read_are_told_and_the_others_are_packed() {
+fn pack_reports_unreadable_events_and_packs_the_others() {
     let whole = fs::read(spool().with_file_name("packed-stream.cairn")).unwrap();
     let chunk = whole.windows(4).position(|kind| kind == b"HEP2").unwrap();
     let mut damaged = whole;

@@ -31,7 +31,8 @@ fn returns(address: u64, module: BuiltModule) -> BuiltFrame {
     BuiltFrame { kind: PcKind::ReturnAddress, address, module }
 }
 
-/// Modules that take each other's place, marks of two threads, a loss, and names that nobody should trust.
+/// Modules that take each other's place, marks of two threads, a loss, and names that nobody should
+/// trust.
 fn recording(app_build: &[u8]) -> Vec<u8> {
     let mut spool = SpoolBuilder::new(4711, START);
     spool.fact("command", b"app --serve");
@@ -121,7 +122,7 @@ fn a_packed_recording_plays_as_the_spool_it_was() {
     pack(&Recording::from_bytes(bytes.clone()).unwrap(), &mut packed).unwrap();
     let (spool, packed) = (file("shape-spool.cairn", &bytes), file("shape-packed.cairn", &packed));
     for arguments in
-        [&[][..], &["--json"], &["--modules"], &["--since", "6ms", "--until", "9ms"], &["--collapse"]]
+        [&[][..], &["--json"], &["--modules"], &["--from", "6ms", "--to", "9ms"], &["--collapse"]]
     {
         let arguments = [&NAMED[..], arguments].concat();
         let [spool, packed] = [&spool, &packed].map(|path| output(&arguments, path));
@@ -140,7 +141,7 @@ fn filters_choose_events() {
         lines.lines().map(line).map(text).collect::<Vec<_>>()
     };
     assert_eq!(texts(&["--thread", "4712"]), ["in nothing", "\x1b]0;evil\x07"]);
-    assert_eq!(texts(&["--thread", "main", "--until", "8ms"]), ["in b", "in d"]);
+    assert_eq!(texts(&["--thread", "main", "--to", "8ms"]), ["in b", "in d"]);
     assert_eq!(texts(&["--module", "libb"]), ["in b", "\x1b]0;evil\x07"]);
     assert_eq!(texts(&["--module", "/opt/libd.so", "--module", "nosuch"]), ["in d"]);
     assert_eq!(texts(&["--match", "^make_header$"]), ["inlined"]);
@@ -148,17 +149,17 @@ fn filters_choose_events() {
     assert_eq!(texts(&["--match", "thing$"]), ["in nothing"]);
     assert_eq!(texts(&["--match", "模块"]), ["in b", "\x1b]0;evil\x07"]);
     assert_eq!(
-        texts(&["--since", "2018-04-08T20:05:44.009Z", "--until", "10.5ms"]),
+        texts(&["--from", "2018-04-08T20:05:44.009Z", "--to", "10.5ms"]),
         ["\x1b]0;evil\x07", "inlined"]
     );
-    assert_eq!(texts(&["--since", "2018-04-08T22:05:44.009+02:00", "--until", "10ms"]), ["\x1b]0;evil\x07"]);
+    assert_eq!(texts(&["--from", "2018-04-08T22:05:44.009+02:00", "--to", "10ms"]), ["\x1b]0;evil\x07"]);
     assert!(texts(&["--match", "make_header", "--no-symbols"]).is_empty());
 }
 
 #[test]
-fn a_file_of_another_build_is_told_and_not_used() {
+fn play_reports_files_of_another_build_and_skips_them() {
     let path = file("another-build.cairn", &recording(&[0xab; 20]));
-    let stack = ["--since", "10ms", "--until", "10.5ms", "--symbols", "fixtures/device"];
+    let stack = ["--from", "10ms", "--to", "10.5ms", "--symbols", "fixtures/device"];
     let (text, told, code) = output(&stack, &path);
     assert!(text.contains("\"app.elf\"! 0x10338: app.elf+0x338\n"), "{text}");
     assert!(!text.contains("make_header"), "{text}");
@@ -185,11 +186,11 @@ fn symbols_may_lie_elsewhere() {
     let map = format!("/firmware={root}/firmware");
     let debug = format!("{root}/debug");
     for place in [["--sysroot", root], ["--map-path", &map], ["--debug-dir", &debug]] {
-        let (text, _, _) = output(&[&["--since", "10ms", "--until", "10.5ms"], &place[..]].concat(), &path);
+        let (text, _, _) = output(&[&["--from", "10ms", "--to", "10.5ms"], &place[..]].concat(), &path);
         assert!(text.contains("./app.c(81): make_header [inlined]\n"), "{place:?}: {text}");
     }
     // With a root of its own nothing outside of that is opened.
-    let (text, _, _) = output(&["--sysroot", "/nonexistent", "--since", "10ms"], &path);
+    let (text, _, _) = output(&["--sysroot", "/nonexistent", "--from", "10ms"], &path);
     assert!(!text.contains("make_header"), "{text}");
 }
 
@@ -279,7 +280,8 @@ fn a_growing_recording_is_followed_to_its_end() {
         spool.mark(threads[thread], millis * MILLI, &[frame], MarkValue::None, text.as_bytes());
     };
     mark(&mut spool, 0, 10, "first");
-    // Later than now: who looks now waits, because the other thread may have written earlier ones meanwhile.
+    // Later than now: who looks now waits, because the other thread may have written earlier ones
+    // meanwhile.
     mark(&mut spool, 0, 3_000_000, "late");
     replace(&path, &spool.so_far());
     let mut following = Following::start(&path, &[]);
@@ -314,7 +316,7 @@ fn following_ends_with_the_recorded_program() {
 }
 
 #[test]
-fn what_does_not_grow_cannot_be_followed() {
+fn play_refuses_to_follow_finished_files() {
     let mut spool = SpoolBuilder::new(1, START);
     spool.fact("mode", b"ring");
     let ring = file("ring.cairn", &spool.finish(0));

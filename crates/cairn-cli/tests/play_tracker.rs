@@ -100,7 +100,7 @@ fn stacks_are_printed_as_the_trackers_viewer_does() {
     let case = case("recording-p001");
     let play = |arguments: &[&str]| cairn().arg("play").arg(&case.path).args(arguments).assert().success();
     play(&["--no-symbols"]).stdout_eq(file!["snapshots/play-tracker.txt"]).stderr_eq("");
-    play(&["--no-symbols", "--stacks", "--time", "viewer", "--until", "1.2us"]).stdout_eq(str![[r#"
+    play(&["--no-symbols", "--stacks", "--time", "viewer", "--to", "1.2us"]).stdout_eq(str![[r#"
 Sun Apr  8 20:05:44 2018.457700: {
     "B.dll"! 0x7ff610031234: B.dll+0x1234
     "A.exe"! 0x7ff610000777: A.exe+0x777
@@ -132,9 +132,9 @@ fn times_and_patterns_choose_events() {
     };
     assert_eq!(count(&[]), 10);
     assert_eq!(count(&["--stacks"]), 4);
-    assert_eq!(count(&["--stacks", "--since", "2018-04-08T20:05:44.123459200Z"]), 3);
-    assert_eq!(count(&["--stacks", "--since", "2.5us", "--until", "3.5us"]), 1);
-    assert_eq!(count(&["--since", "1"]), 0);
+    assert_eq!(count(&["--stacks", "--from", "2018-04-08T20:05:44.123459200Z"]), 3);
+    assert_eq!(count(&["--stacks", "--from", "2.5us", "--to", "3.5us"]), 1);
+    assert_eq!(count(&["--from", "1"]), 0);
     assert_eq!(count(&["--match", "(?i)app.*d\\.DLL"]), 3);
     assert_eq!(count(&["--module", "C.dll"]), 2);
     assert_eq!(count(&["--module", r"C:\app\C.dll", "--stacks"]), 1);
@@ -142,12 +142,12 @@ fn times_and_patterns_choose_events() {
 }
 
 #[test]
-fn what_comes_before_a_damage_is_printed() {
+fn play_prints_everything_before_damage() {
     let whole = case("recording-p001");
     let cut = whole.path.with_extension("cut");
     let bytes = whole.bytes();
     fs::write(&cut, &bytes[..bytes.len() - 5]).unwrap();
-    cairn().arg("play").arg(&cut).args(["--no-symbols", "--since", "4us"]).assert().code(3).stdout_eq(str![[r#"
+    cairn().arg("play").arg(&cut).args(["--no-symbols", "--from", "4us"]).assert().code(3).stdout_eq(str![[r#"
 Sun Apr  8 20:05:44 2018.123460: loaded "B.dll" at 0x7ff700000000-0x7ff700040000 (C:/app/B.dll)
 
 "#]]).stderr_eq(str![[r#"
@@ -157,7 +157,7 @@ cairn: [..]recording-p001.cut: the recording ends inside the event at byte 359; 
 }
 
 #[test]
-fn cut_at_every_byte_it_ends_soon_and_says_so() {
+fn play_ends_soon_at_every_cut_and_reports_it() {
     let bytes = case("recording-p002").bytes();
     for length in 0..bytes.len() {
         let output = cairn().args(["play", "-", "--no-symbols"]).stdin(&bytes[..length]).output().unwrap();
@@ -174,7 +174,7 @@ fn cut_at_every_byte_it_ends_soon_and_says_so() {
 }
 
 #[test]
-fn what_is_no_recording_is_told() {
+fn play_refuses_files_that_are_no_tracker_recording() {
     let told = |arguments: &[&str], text| {
         cairn().arg("play").args(arguments).assert().code(1).stdout_eq("").stderr_eq(text);
     };
@@ -189,7 +189,7 @@ fn what_is_no_recording_is_told() {
         &["fixtures/device/app.elf"],
         "cairn: fixtures/device/app.elf: not a recording: it is a program or library; [..]\n",
     );
-    cairn().args(["play", "x", "--since", "soon"]).assert().code(2);
+    cairn().args(["play", "x", "--from", "soon"]).assert().code(2);
     cairn().args(["play", "x", "--match", "("]).assert().code(2);
     cairn().args(["play", "x", "--map-path", "a"]).assert().code(2);
 }

@@ -1,4 +1,5 @@
-//! `cairn snapshot` of real programs: threads, names, inlined calls, and everything that cannot be looked at.
+//! `cairn snapshot` of real programs: threads, names, inlined calls, and everything that cannot be
+//! looked at.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
@@ -118,7 +119,7 @@ fn a_recorded_snapshot_plays_as_it_was_shown() {
     let recording = waiting.program.with_extension("cairn");
     let _ = fs::remove_file(&recording);
     let path = recording.to_str().unwrap();
-    let (text, _, code) = snapshot(&[&waiting.id(), "--record", path]);
+    let (text, _, code) = snapshot(&[&waiting.id(), "--output", path]);
     assert_eq!(code, 0);
     let played = Command::new(CAIRN).args(["play", path, "--stacks"]).output().unwrap();
     assert!(played.status.success(), "{played:?}");
@@ -135,12 +136,12 @@ fn a_recorded_snapshot_plays_as_it_was_shown() {
     assert_eq!(functions(&played), functions(&text), "{played}");
     assert!(played.contains(" \"worker\": \"snapshot\"\n"), "{played}");
 
-    let (_, told, code) = snapshot(&[&waiting.id(), "--record", path]);
-    assert!(code == 1 && told.contains("File exists"), "a recording is overwritten: {told}");
+    let (_, told, code) = snapshot(&[&waiting.id(), "--output", path]);
+    assert!(code == 1 && told.contains("--force"), "a recording is overwritten: {told}");
 }
 
 #[test]
-fn a_program_that_was_replaced_lends_no_names() {
+fn snapshot_takes_no_names_from_a_replaced_program() {
     let waiting = Waiting::start("waiting-replaced");
     fs::remove_file(&waiting.program).unwrap();
     fs::copy("/bin/true", &waiting.program).unwrap();
@@ -151,7 +152,7 @@ fn a_program_that_was_replaced_lends_no_names() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_told() {
+fn snapshot_reports_unreadable_processes() {
     let (_, told, code) = snapshot(&["4194304"]);
     assert_eq!((told.as_str(), code), ("cairn: there is no process 4194304\n", 1));
     assert_eq!(snapshot(&["init"]).2, 2);
@@ -178,16 +179,17 @@ fn what_cannot_be_looked_at_is_told() {
 }
 
 #[test]
-fn without_permission_the_way_is_told() {
+fn snapshot_explains_how_to_get_permission() {
     let waiting = Waiting::start("waiting-foreign");
-    // Only root can become somebody else; that this build can be run by everybody cannot be taken for granted either.
+    // Only root can become somebody else; that this build can be run by everybody cannot be taken
+    // for granted either.
     let own = fs::metadata("/proc/self").unwrap();
     if std::os::unix::fs::MetadataExt::uid(&own) != 0 {
         return;
     }
     let cairn = std::env::temp_dir().join(format!("cairn-for-nobody-{}", waiting.id()));
-    // By another process: a file that this one has open to write to, a child of another test has open as well for a moment, and then the
-    // kernel does not run it.
+    // By another process: a file that this one has open to write to, a child of another test has
+    // open as well for a moment, and then the kernel does not run it.
     assert!(Command::new("cp").args([CAIRN.as_ref(), cairn.as_os_str()]).status().unwrap().success());
     let output = Command::new(&cairn).args(["snapshot", &waiting.id()]).uid(65534).gid(65534).output();
     fs::remove_file(&cairn).unwrap();

@@ -80,7 +80,7 @@ fn other_tools_are_asked_for_their_version_before_they_are_used() {
 }
 
 #[test]
-fn the_short_options_of_addr2line_give_its_output_without_another_name() {
+fn symbolize_prints_as_addr2line_for_its_short_options() {
     cairn().args(["-fpiCe", "elf/dwarf4.so", "1461", "99999999"]).assert().success().stdout_eq(str![[r#"
 shapes::Scale<int>::once(int) const at /build/./scale.h:13
  (inlined by) shapes::Scale<int>::twice(int) const at /build/./scale.h:18
@@ -95,7 +95,7 @@ shapes::Scale<int>::once(int) const at /build/./scale.h:13
 }
 
 #[test]
-fn our_own_output_says_why_nothing_is_known() {
+fn symbolize_says_why_a_name_is_unknown() {
     cairn().args(["-e", "elf/dwarf4.so", "1461", "0x99999999"]).assert().code(3).stdout_eq(str![[r#"
 0x1461 shapes::Scale<int>::once(int) const at /build/./scale.h:13:14
        inlined into shapes::Scale<int>::twice(int) const at /build/./scale.h:18:19
@@ -190,7 +190,7 @@ fn many_addresses_are_answered_in_their_order() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told() {
+fn symbolize_reports_files_it_cannot_read() {
     cairn().args(["-e", "no/such.so", "1"]).assert().code(1).stdout_eq("").stderr_eq(str![[r#"
 cairn: no/such.so: cannot read symbols: No such file or directory (os error 2)
 
@@ -262,7 +262,8 @@ fn data_is_named_in_our_own_output_too() {
 "#]]);
 }
 
-/// What llvm-symbolizer 19 prints for a build that is nowhere, and the lines of a program by its build id alone.
+/// What llvm-symbolizer 19 prints for a build that is nowhere, and the lines of a program by its
+/// build id alone.
 #[test]
 fn builds_are_found_by_their_ids() {
     let build = "BUILDID:3278d18a8f3f68f4ec125ed623494f1b6ac53d45 0x144";

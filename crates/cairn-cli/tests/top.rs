@@ -272,7 +272,7 @@ fn the_end_of_the_program_is_told_and_its_moments_can_be_seen() {
     let live = |text: &str| text.split("live ").nth(1).unwrap().split("  ").next().unwrap().to_owned();
     assert!(live(&whole).ends_with("MiB") && !live(&first).ends_with("MiB"), "{whole}\n{first}");
     top.press("x");
-    top.expect(&["nobody to tell"]);
+    top.expect(&["takes no requests any more"]);
     top.press("\u{3}");
     assert_eq!(top.end(), 0);
 }
@@ -360,7 +360,7 @@ fn what_cannot_be_watched_is_told() {
     for (target, status, told) in [
         ("1073741824", 1, "there is no process 1073741824"),
         (own.as_str(), 1, "is not recorded; begin with `cairn heap --attach"),
-        ("other", 1, "other: no cairn recording"),
+        ("other", 1, "other: a text file"),
         ("nothing", 1, "nothing: No such file"),
         (".", 1, "there is no recording in it"),
     ] {

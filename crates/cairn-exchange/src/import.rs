@@ -15,24 +15,33 @@
 //! # Ok::<(), cairn_exchange::ExchangeError>(())
 //! ```
 
+use std::any::Any;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_analysis::heap::slices::{SliceOptions, Slices};
+use cairn_analysis::heap::{About, Cost, HeapRead};
 use cairn_analysis::heap::{
     Address, HeapProfile, Module, NO_FRAMES, Namer, Scope, Stacks, Sums, ThreadName, UsageSample,
 };
 use cairn_analysis::names;
+use cairn_analysis::source::{
+    ForeignFormats, HeapSource, ImportError, ImportedHeap, InputFormat, OpenedImport, Question, SourceHeap,
+    SourceOptions,
+};
 use cairn_format::recording::{MAGIC, PcKind};
 use cairn_symbols::SourceFrame;
 
+use crate::dispatch::target::{EventSource, LiveBlock};
 use crate::error::ExchangeError;
 use crate::formats::{firefox, heaptrack, pprof, tracker};
 use crate::inflate::{Limits, Unpacked};
 use crate::model::changes::{Added, BlockEvent, Changes};
 use crate::model::profile::{Line, Profile};
+
+pub use cairn_analysis::source::Times;
 
 /// A kind of file that is known here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +59,16 @@ pub enum Kind {
     Tracker,
 }
 
+/// The names of the formats that are read here, as options have them.
+const NAMES: [&str; 4] = ["heaptrack", "pprof", "firefox", "tracker"];
+
 impl Kind {
+    /// The format of this name.
+    fn named(name: &str) -> Option<Self> {
+        let kinds = [Self::Heaptrack, Self::Pprof, Self::Firefox, Self::Tracker];
+        NAMES.iter().position(|known| *known == name).and_then(|at| kinds.get(at).copied())
+    }
+
     /// Of a file that begins so; `None` when that is no format that is known here.
     ///
     /// ```
@@ -98,10 +116,12 @@ pub struct Imported {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ImportOptions {
-    /// A compressed file may unpack to so many bytes; what is usual for its size where this is not
+    /// Bytes that a compressed file may unpack to; the usual limit for its size where this is not
     /// set
     /// ([`UnpackBound::PROFILE_TEXT`](cairn_format::unpack::UnpackBound::PROFILE_TEXT)).
     pub max_unpacked_bytes: Option<u64>,
+    /// The kind of file; `None` to recognise it by its first bytes.
+    pub kind: Option<Kind>,
 }
 
 /// Where the events are.
@@ -137,19 +157,7 @@ impl Source {
     }
 }
 
-/// What a file tells of time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Times {
-    /// When each block was allocated and freed.
-    All,
-    /// When each was allocated; nothing of frees.
-    Allocations,
-    /// Nothing: it has sums.
-    None,
-}
-
-/// What the events of a scope add up to.
+/// The sums of the events of a scope.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct ImportedSums {
@@ -181,7 +189,7 @@ impl Imported {
         Self::new(Source::Bytes(bytes), &ImportOptions::default(), None)
     }
 
-    /// As [`open`](Self::open), and looks up the names of a file that has none of its own: a recording of call-stack-tracker.
+    /// As [`open`](Self::open), and finds names for a file that has none of its own: a recording of call-stack-tracker.
     ///
     /// # Errors
     ///
@@ -214,7 +222,10 @@ impl Imported {
         names: Option<&mut names::Names>,
     ) -> Result<Self, ExchangeError> {
         let limits = Limits { packed_bytes: source.bytes()?, chosen_bytes: options.max_unpacked_bytes };
-        let kind = Kind::of(source.open()?)?.ok_or(ExchangeError::Unknown)?;
+        let kind = match options.kind {
+            Some(kind) => kind,
+            None => Kind::of(source.open()?)?.ok_or(ExchangeError::Unknown)?,
+        };
         let (mut threads, mut notes, mut findings) = (Vec::new(), Vec::new(), Vec::new());
         let (profile, events) = match kind {
             Kind::Heaptrack => {
@@ -239,7 +250,7 @@ impl Imported {
         Ok(Self { kind, profile, stacks, threads, notes, findings, events, limits })
     }
 
-    /// What its events tell of time.
+    /// Returns how much its events record of time.
     #[must_use]
     pub const fn times(&self) -> Times {
         match &self.events {
@@ -270,7 +281,7 @@ impl Imported {
     ///
     /// # Errors
     ///
-    /// What is wrong with the file, and where; or that the file does not tell what the scope asks for.
+    /// When the file is damaged, with the place; or when it does not record what the scope asks for.
     pub fn read(&self, scope: &Scope) -> Result<ImportedSums, ExchangeError> {
         self.read_events(scope, None).map(|(read, _)| read)
     }
@@ -312,13 +323,13 @@ impl Imported {
         &self.threads
     }
 
-    /// What files of this kind do not tell: a sentence each.
+    /// Returns what files of this kind do not record: a sentence each.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What is wrong with the file, and did not hinder reading what stands in front of it: a sentence each.
+    /// Returns the damage behind which nothing was read: a sentence each.
     #[must_use]
     pub fn findings(&self) -> &[String] {
         &self.findings
@@ -336,18 +347,18 @@ impl Imported {
             }
             Events::Kept(_) | Events::None => Err(ExchangeError::CannotHold {
                 format: "a format of events",
-                reason: "the file does not tell when blocks were freed; pprof or speedscope hold sums",
+                reason: "the file does not record when blocks were freed; pprof or speedscope hold sums",
             }),
         }
     }
 
-    /// What kind of file it is.
+    /// Returns the kind of file.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What was run, and when; of a file of sums all that it holds.
+    /// Returns the program and its start; of a file of sums, all of it.
     #[must_use]
     pub const fn profile(&self) -> &Profile {
         &self.profile
@@ -358,6 +369,198 @@ impl Imported {
     pub const fn stacks(&self) -> &Stacks {
         &self.stacks
     }
+}
+
+/// The formats that this crate reads, for [`SourceOptions::formats`].
+///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use cairn_analysis::source::{HeapSource, SourceOptions};
+/// use cairn_exchange::import::FORMATS;
+///
+/// let mut options = SourceOptions::default();
+/// options.formats = Some(&FORMATS);
+/// let source = HeapSource::open(Path::new("heaptrack.app.4711.zst"), &options)?;
+/// println!("{}", source.title());
+/// # Ok::<(), cairn_analysis::source::SourceError>(())
+/// ```
+pub static FORMATS: ImportFormats = ImportFormats;
+
+/// Opens the formats of other tools.
+#[derive(Clone, Copy, Debug)]
+pub struct ImportFormats;
+
+impl ForeignFormats for ImportFormats {
+    fn names(&self) -> &'static [&'static str] {
+        &NAMES
+    }
+
+    fn open(&self, path: &Path, options: &SourceOptions) -> Result<Option<OpenedImport>, ImportError> {
+        let kind = match options.input_format {
+            Some(InputFormat::Foreign(name)) => Kind::named(name),
+            Some(_) => None,
+            None => Kind::of(File::open(path).map_err(ExchangeError::reading)?)?,
+        };
+        if matches!(kind, None | Some(Kind::Cairn)) {
+            return Ok(None);
+        }
+        let import = ImportOptions { max_unpacked_bytes: options.max_unpacked_bytes, kind };
+        let symbols = options.symbols.clone().filter(|_| kind == Some(Kind::Tracker));
+        let mut lookups = symbols.map(names::Names::new);
+        let heap = Imported::open_with(path, &import, lookups.as_mut())?;
+        Ok(Some(OpenedImport { heap: Box::new(heap), lookups }))
+    }
+
+    fn unpacked_start(&self, path: &Path) -> Option<Vec<u8>> {
+        let mut input = Unpacked::new("compressed", File::open(path).ok()?, Limits::default()).ok()?;
+        input.chunk().ok().map(<[u8]>::to_vec)
+    }
+}
+
+impl ImportedHeap for Imported {
+    fn format(&self) -> &'static str {
+        match self.kind {
+            Kind::Cairn => "cairn",
+            Kind::Heaptrack => "heaptrack",
+            Kind::Pprof => "pprof",
+            Kind::Firefox => "Firefox Profiler",
+            Kind::Tracker => "call-stack-tracker",
+        }
+    }
+
+    fn about(&self) -> About {
+        About {
+            command: Some(self.profile.title.clone()).filter(|title| !title.is_empty()).into_iter().collect(),
+            process: self.profile.process,
+            started_wall_nanos: self.profile.started_wall_nanos,
+            threads: self.threads.clone(),
+            findings: self.notes.iter().chain(&self.findings).cloned().collect(),
+            ..About::default()
+        }
+    }
+
+    fn stacks(&self) -> &Stacks {
+        &self.stacks
+    }
+
+    fn times(&self) -> Times {
+        Self::times(self)
+    }
+
+    fn usual_cost(&self) -> Cost {
+        match (self.kind, self.times()) {
+            // A file without bytes counts its stacks; one without frees, its allocations.
+            (Kind::Tracker, _) => Cost::Count,
+            (_, Times::Allocations) => Cost::Allocated,
+            _ => Cost::Peak,
+        }
+    }
+
+    fn refusal(&self, question: Question) -> Option<String> {
+        let why = match (self.times(), question) {
+            (Times::None, Question::Cost(cost)) if !has_column_of(&self.profile, cost) => {
+                "the profile does not count that"
+            }
+            (_, Question::Cost(Cost::Allocated) | Question::Sizes) if self.kind == Kind::Tracker => {
+                "it keeps stacks, and no sizes of blocks"
+            }
+            (Times::Allocations, Question::Cost(Cost::Peak | Cost::Leaked | Cost::Temporary)) => {
+                "frees are not recorded in it, so it is not known how long blocks lived; ask with --cost allocated or count"
+            }
+            (Times::Allocations, Question::Lifetimes | Question::PeakTime) => {
+                "frees are not recorded in it, so it is not known how long blocks lived"
+            }
+            (
+                Times::None,
+                Question::Times
+                | Question::PeakTime
+                | Question::Sizes
+                | Question::Threads
+                | Question::Lifetimes,
+            ) => "it has sums alone, so there are no times, threads and sizes to choose by",
+            (_, Question::Threads) if self.threads.is_empty() => {
+                "it does not say which thread allocated a block"
+            }
+            _ => return None,
+        };
+        Some(format!("a file of {}: {why}", self.format()))
+    }
+
+    fn is_named_at_opening(&self) -> bool {
+        self.kind == Kind::Tracker
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn findings(&self) -> &[String] {
+        &self.findings
+    }
+
+    fn read_scope(&self, scope: &Scope) -> Result<HeapRead, ImportError> {
+        Ok(self.read(scope)?.into_read())
+    }
+
+    fn read_scope_sliced(
+        &self,
+        scope: &Scope,
+        most_slices: usize,
+    ) -> Result<(HeapRead, Slices), ImportError> {
+        let (read, slices) = self.read_sliced(scope, most_slices)?;
+        Ok((read.into_read(), slices))
+    }
+}
+
+/// The blocks of an image that a scope counts; none of another heap.
+#[must_use]
+pub fn live_blocks(source: &HeapSource, scope: &Scope) -> Vec<LiveBlock> {
+    match source.heap() {
+        #[cfg(target_os = "linux")]
+        SourceHeap::Image(heap) => heap
+            .blocks()
+            .iter()
+            .map(|block| LiveBlock { stack: heap.stack_of(block), size_bytes: block.size_bytes })
+            .filter(|block| scope.counts(0, block.size_bytes, block.stack, 0))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Where the events of a heap are read, for formats that hold them; `None` if its file does not record all of time. `live` are
+/// its [`live_blocks`].
+#[must_use]
+pub fn event_source<'a>(source: &'a HeapSource, live: &'a [LiveBlock]) -> Option<EventSource<'a>> {
+    match source.heap() {
+        SourceHeap::Recording(heap) => Some(EventSource::Recording(heap)),
+        SourceHeap::Imported(heap) => {
+            let heap: &dyn Any = &**heap;
+            heap.downcast_ref::<Imported>()
+                .filter(|file| file.times() == Times::All)
+                .map(EventSource::Imported)
+        }
+        #[cfg(target_os = "linux")]
+        SourceHeap::Image(_) => Some(EventSource::Live(live)),
+    }
+}
+
+impl ImportedSums {
+    fn into_read(self) -> HeapRead {
+        HeapRead::of_sums(self.sums, self.unmatched_frees, self.usage)
+    }
+}
+
+/// True when a profile has a column from which the cost is read. A profile of one moment has no other peak than that.
+fn has_column_of(profile: &Profile, cost: Cost) -> bool {
+    let names: &[&str] = match cost {
+        Cost::Peak => &["peak_space", "inuse_space", "space", "inuse_bytes", "alloc_space"],
+        Cost::Leaked => &["inuse_space", "space", "inuse_bytes"],
+        Cost::Allocated => &["alloc_space"],
+        Cost::Count => &["alloc_objects"],
+        Cost::Temporary => &["temporary_objects"],
+    };
+    names.iter().any(|name| profile.column(name).is_some())
 }
 
 impl Namer for Imported {
@@ -392,10 +595,10 @@ fn stacks_of(profile: &Profile) -> Stacks {
     for (location, index) in profile.locations.iter().zip(0..) {
         let start = |module: u32| profile.modules.get(module as usize).map_or(0, |module| module.start);
         stacks.add_address(Address {
-            // What stands in a profile is the address of the call, as symbolizers are asked for.
+            // A profile holds the address of the call, as symbolizers take it.
             kind: PcKind::ProgramCounter,
             absolute: location.address,
-            // Nobody looks these up in files: what is asked for is the entry of the file's own table.
+            // Names are found in the file's own table, by this index.
             stated: index,
             module: location.module.map(|module| (module, location.address.wrapping_sub(start(module)))),
         });

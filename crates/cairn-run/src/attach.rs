@@ -36,6 +36,11 @@ pub enum AttachError {
         /// The cause and the remedy.
         reason: String,
     },
+    /// The process is not attached to.
+    NotAttached {
+        /// The process.
+        process: u32,
+    },
     /// It cannot be done at this moment: another thread of the process is in the way. To be tried
     /// again.
     Busy {
@@ -66,6 +71,10 @@ impl fmt::Display for AttachError {
             Self::NoSuchProcess { process } => write!(f, "there is no process {process}"),
             Self::Program(obstacle) => obstacle.fmt(f),
             Self::Refused { process, reason } => write!(f, "process {process}: {reason}"),
+            Self::NotAttached { process } => write!(
+                f,
+                "process {process}: is not attached to; a recording from the start is paused with `cairn heap ctl`"
+            ),
             Self::Busy { process, reason } => {
                 write!(f, "process {process}: is busy: {reason}; try again later")
             }
@@ -611,11 +620,7 @@ impl Target {
         match self.call(thread, library, b"cairn_detach\0", b"", true)? {
             0 => Ok(()),
             5 => Err(self.busy("another thread of it is attaching, detaching or loading a module")),
-            6 => Err(AttachError::Refused {
-                process: self.process,
-                reason: "is not attached to; a recording from the start is paused with `cairn heap ctl`"
-                    .to_owned(),
-            }),
+            6 => Err(AttachError::NotAttached { process: self.process }),
             _ => Err(AttachError::Failed {
                 process: self.process,
                 tried: "detaching",
@@ -731,7 +736,7 @@ fn permission_advice() -> &'static str {
             "this machine does not let processes look at others (kernel.yama.ptrace_scope): use sudo, or \
              `sudo sysctl kernel.yama.ptrace_scope=0` until the next start"
         }
-        "3" => "nobody may look at processes on this machine (kernel.yama.ptrace_scope is 3)",
+        "3" => "no process may be traced on this machine (kernel.yama.ptrace_scope is 3)",
         _ => "no permission to look at it; in a container that takes CAP_SYS_PTRACE",
     }
 }

@@ -87,23 +87,27 @@ impl fmt::Display for Obstacle {
             Self::NotFound { name } => write!(f, "{}: no such program", name.display()),
             Self::NotExecutable { path, reason } => write!(f, "{}: cannot be run: {reason}", path.display()),
             Self::Unreadable { path, source } => {
-                write!(f, "{}: {source}; so it cannot be seen whether it can be recorded", path.display())
+                write!(
+                    f,
+                    "{}: {source}; cairn must read the program to see whether it can be recorded",
+                    path.display()
+                )
             }
             Self::Static { path } => write!(
                 f,
-                "{}: linked statically, so no library can be put into it; link it dynamically, or link cairn into it: the \
+                "{}: linked statically, so no library can be loaded into it; link it dynamically, or link cairn into it: the \
                  global allocator of cairn-heap in Rust, libcairn.a in C",
                 path.display()
             ),
             Self::Loader { path } => write!(
                 f,
-                "{}: the loader itself; record the program that it is to run, by its own name",
+                "{}: the loader itself; record the program that it runs, by its own name",
                 path.display()
             ),
             Self::GainsRights { path, by } => write!(
                 f,
                 "{}: gains rights when it runs ({by}), and the loader then ignores LD_PRELOAD; record a copy of the file \
-                 without them, or run cairn as the user whom it becomes",
+                 without them, or run cairn as the user that it becomes",
                 path.display()
             ),
             Self::OtherMachine { path, machine } => write!(
@@ -125,7 +129,7 @@ impl fmt::Display for Obstacle {
             ),
             Self::OwnAllocator { path } => write!(
                 f,
-                "{}: has a malloc of its own linked in, whose calls nothing outside can see; build it without (jemalloc, \
+                "{}: has a malloc of its own linked in, whose calls are invisible from outside; build it without (jemalloc, \
                  tcmalloc and mimalloc can be recorded as shared libraries), or link cairn into it",
                 path.display()
             ),

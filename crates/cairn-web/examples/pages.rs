@@ -1,6 +1,6 @@
 //! Writes the pages that the tests in `tests/browser` look at, into a directory: `cargo xtask page` runs it.
 
-#![allow(clippy::print_stdout, reason = "it tells what it writes")]
+#![allow(clippy::print_stdout, reason = "it prints the files that it writes")]
 
 #[path = "../tests/support/programs.rs"]
 mod programs;
@@ -67,7 +67,7 @@ fn write(
     let path = Path::new(directory).join(format!("{name}.html"));
     std::fs::write(&path, &page.html)?;
     println!(
-        "{}: {} bytes, {} calls, {} slices, least share {}, {} stacks put together",
+        "{}: {} bytes, {} calls, {} slices, least share {}, {} stacks merged",
         path.display(),
         page.html.len(),
         page.calls,

@@ -1,4 +1,4 @@
-//! What a page shows, as bytes: a JSON object with texts and single numbers, and behind it columns of numbers.
+//! The content of a page as bytes: a JSON object with texts and single numbers, and behind it columns of numbers.
 //!
 //! ```text
 //! | length of the JSON object: u32, little endian | the JSON object | columns |
@@ -7,7 +7,7 @@
 //!
 //! The second part is the larger one, and is needed once a range of time is chosen: it has a place of its own in the file, so
 //! that the first picture does not wait for it. The object's `columns` says in which part each column is, where it begins, and
-//! how many numbers it has. `docs/book/reference/page.md` tells the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
+//! how many numbers it has. `docs/book/reference/page.md` describes the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,11 +29,11 @@ use crate::{PageError, PageOptions};
 /// Name and version of what a page holds.
 pub const PAGE_SCHEMA: &str = "cairn.page/1";
 
-/// Modules that a page tells of; real programs load some hundred.
+/// Modules in a page; real programs load some hundred.
 const MOST_MODULES: usize = 4000;
-/// Threads that it tells of by name.
+/// Threads in a page by name.
 const MOST_THREADS: usize = 4000;
-/// Findings that it tells.
+/// Findings in a page.
 const MOST_FINDINGS: usize = 200;
 /// Words of the command line.
 const MOST_WORDS: usize = 100;
@@ -45,10 +45,10 @@ struct Content {
     totals: Totals,
     left_out: LeftOut,
     strings: Vec<String>,
-    slices: SlicesTold,
+    slices: SlicesJson,
     bin_nanos: u64,
-    modules: Vec<ModuleTold>,
-    threads: Vec<ThreadTold>,
+    modules: Vec<ModuleJson>,
+    threads: Vec<ThreadJson>,
     sizes: Vec<(u64, u64)>,
     lifetimes: Vec<(u64, u64)>,
     marks: Vec<MarkJson>,
@@ -107,14 +107,14 @@ struct LeftOut {
 }
 
 #[derive(Serialize)]
-struct SlicesTold {
+struct SlicesJson {
     count: usize,
     nanos: u64,
     rows: usize,
 }
 
 #[derive(Serialize)]
-struct ModuleTold {
+struct ModuleJson {
     path: String,
     build_id: String,
     size_bytes: u64,
@@ -123,7 +123,7 @@ struct ModuleTold {
 }
 
 #[derive(Serialize)]
-struct ThreadTold {
+struct ThreadJson {
     kernel_thread: u32,
     name: String,
     began_nanos: u64,
@@ -241,7 +241,7 @@ pub(crate) fn pack(
             threads: subject.threads.len().saturating_sub(MOST_THREADS),
             findings: findings.len().saturating_sub(MOST_FINDINGS),
         },
-        slices: SlicesTold { count: slices.count, nanos: slices.slice_nanos, rows: slices.calls },
+        slices: SlicesJson { count: slices.count, nanos: slices.slice_nanos, rows: slices.calls },
         bin_nanos: read.profile.timeline.bin_nanos,
         modules: subject.modules.iter().take(MOST_MODULES).map(module).collect(),
         threads: subject.threads.iter().take(MOST_THREADS).map(thread).collect(),
@@ -433,8 +433,8 @@ fn totals(read: &HeapRead) -> Totals {
     }
 }
 
-fn module(module: &PageModule) -> ModuleTold {
-    ModuleTold {
+fn module(module: &PageModule) -> ModuleJson {
+    ModuleJson {
         path: shown(&module.path).into_owned(),
         build_id: module.build_id.iter().take(32).map(|byte| format!("{byte:02x}")).collect(),
         size_bytes: module.size_bytes.min(MOST),
@@ -443,8 +443,8 @@ fn module(module: &PageModule) -> ModuleTold {
     }
 }
 
-fn thread(thread: &PageThread) -> ThreadTold {
-    ThreadTold {
+fn thread(thread: &PageThread) -> ThreadJson {
+    ThreadJson {
         kernel_thread: thread.kernel_thread,
         name: shown(&thread.name).into_owned(),
         began_nanos: thread.began_nanos.min(MOST),

@@ -1,11 +1,11 @@
-//! All stacks put together into one tree of functions, from `main` inwards, with every sum at each call.
+//! Merges all stacks into one tree of functions, from `main` inwards, with every sum at each call.
 //!
 //! [`Questions`](cairn_analysis::heap::Questions) grow a tree for one cost. The page switches between costs, and adds up
 //! times that its reader chooses, so it takes the calls of all costs at once, and the sums where they end: what goes through a call
 //! is added up in the browser.
 //!
-//! What is too small is decided before names are looked up, on the stacks as they were recorded: a branch stays when it
-//! holds the least share of any cost. What was asked for in the branches that do not stay is put together in one call, at the place
+//! Small branches are found before names are, on the stacks as they were recorded: a branch stays when it
+//! holds the least share of any cost. The memory of the other branches is merged into one call, at the place
 //! where they leave the tree, so that every sum stays what it is.
 
 use std::collections::HashMap;
@@ -14,9 +14,9 @@ use cairn_analysis::heap::{
     Cost, FunctionId, HeapProfile, LOST_STACK, LineId, NO_FRAMES, Names, Position, Sums,
 };
 
-/// Calls of a path beyond so many are left out in its middle: recursion is told by its ends, and pages draw by depth.
+/// Longer paths lose calls in their middle: both ends of a recursion show it, and pages draw by depth.
 const MOST_LEVELS: usize = 1000;
-/// And so many innermost ones are there always.
+/// Innermost calls that are never left out.
 const LEAST_INNER_LEVELS: usize = 16;
 
 /// The stacks that asked for memory, and the frame of each that did.
@@ -60,7 +60,7 @@ impl Askers {
         largest.map_or(0.0, f64::from)
     }
 
-    /// The smallest share, from `least` on, of which not more than so many stacks have.
+    /// The smallest share, from `least` on, that no more than this many stacks have.
     fn least_share(&self, least: f64, most_calls: usize) -> f64 {
         let mut shares: Vec<f64> =
             (1..self.shares.len()).map(|stack| self.share(stack)).filter(|&share| share > 0.0).collect();
@@ -84,7 +84,7 @@ pub(crate) fn sums_of(profile: &HeapProfile, stack: u32) -> &Sums {
     }
 }
 
-/// What a call is a call of.
+/// The callee of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Callee {
     /// Node 0: everything.
@@ -104,7 +104,7 @@ pub(crate) struct Node {
     /// The line of the costliest stack through here.
     pub(crate) line: Option<LineId>,
     line_share: f32,
-    /// What was asked for just here.
+    /// The cost of the call itself.
     pub(crate) own: Sums,
 }
 
@@ -130,8 +130,11 @@ impl Frames {
         most_calls: usize,
     ) -> Self {
         let least_share = askers.least_share(least_share, most_calls);
-        let places: Vec<(Position, bool)> =
-            askers.askers.iter().map(|&(_, position)| kept(names, askers, position, least_share)).collect();
+        let places: Vec<(Position, bool)> = askers
+            .askers
+            .iter()
+            .map(|&(_, position)| shown_end(names, askers, position, least_share))
+            .collect();
         names.find_stacks(places.iter().map(|(position, _)| position.stack));
         let mut growing = Growing::new(askers.shares.len());
         for (&(stack, _), &(place, is_whole)) in askers.askers.iter().zip(&places) {
@@ -157,7 +160,7 @@ impl Frames {
 }
 
 /// The innermost part of a stack that is large enough, and whether that is all of it.
-fn kept(names: &Names<'_>, askers: &Askers, position: Position, least_share: f64) -> (Position, bool) {
+fn shown_end(names: &Names<'_>, askers: &Askers, position: Position, least_share: f64) -> (Position, bool) {
     if position.stack == LOST_STACK {
         return (position, true);
     }

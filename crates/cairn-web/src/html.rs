@@ -1,6 +1,6 @@
 //! Content, script and style as one file.
 //!
-//! The script is a handful of modules that stand beside each other in `page/`; here they become one, in the order of
+//! The script is a handful of modules that lie beside each other in `page/`; here they become one, in the order of
 //! [`MODULES`], without their `import` lines and the word `export`. That is all the bundling there is: names of a module are
 //! names of all, and a test sees to it that no two modules declare the same one.
 
@@ -17,7 +17,7 @@ use crate::content::Packed;
 
 type Module = (&'static str, &'static str);
 
-/// What every page has. Each module comes after those that it imports.
+/// Modules of every page. Each module comes after those that it imports.
 const MODULES: [Module; 9] = [
     ("content.js", include_str!("../page/content.js")),
     ("text.js", include_str!("../page/text.js")),
@@ -30,10 +30,10 @@ const MODULES: [Module; 9] = [
     ("main.js", include_str!("../page/main.js")),
 ];
 
-/// What a page has that is a file.
+/// Modules of a page that is a file.
 const OF_FILES: [Module; 1] = [("start.js", include_str!("../page/start.js"))];
 
-/// What the served page has.
+/// Modules of the served page.
 const SERVED: [Module; 5] = [
     ("api.js", include_str!("../page/api.js")),
     ("source.js", include_str!("../page/source.js")),
@@ -47,7 +47,7 @@ const SERVED_STYLE: &str = include_str!("../page/view.css");
 const BODY: &str = include_str!("../page/page.html");
 const SERVED_BODY: &str = include_str!("../page/view.html");
 
-/// Lets in whoever had the token before, in this browser: what is copied from its address has none.
+/// Restores a token that this browser had before: a copy of the page's address has none.
 const DOOR_SCRIPT: &str = "'use strict';
 const token = localStorage.getItem('cairn-token');
 if (token && /^[\\w-]{32}$/.test(token)) location.replace(`/${token}/${location.hash}`);
@@ -72,7 +72,7 @@ pub(crate) fn served() -> String {
     document("", &served_style(), &body, "", &script(&SERVED))
 }
 
-/// What the served page may do: ask the server that it comes from, and nothing else.
+/// The policy of the served page: it may send requests to its own server, and nothing else.
 pub(crate) fn served_policy() -> String {
     policy(&script(&SERVED), &served_style(), "; connect-src 'self'; frame-ancestors 'none'")
 }
@@ -81,7 +81,7 @@ fn served_style() -> String {
     format!("{STYLE}{SERVED_STYLE}")
 }
 
-/// What is shown to who has no token.
+/// The page for a request without a token.
 pub(crate) fn door() -> String {
     let body = "<main><h1>cairn view</h1>\n<p>Open the address that <code>cairn view</code> printed: it holds a token, without \
                 which nothing is shown.</p></main>";

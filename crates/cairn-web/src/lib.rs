@@ -22,10 +22,10 @@
 //!
 //! | module | task |
 //! |---|---|
-//! | `frames` | all stacks put together into one tree of functions, with every sum; what is too small is put together |
+//! | `frames` | merges all stacks into one tree of functions, with every sum, and small branches into one |
 //! | `slices` | what happened to each call in each slice of time |
 //! | `content` | both, and what else the page shows, as one value that a number of bytes bounds |
-//! | `subject` | what a page tells of a recording beside its sums: its program, modules, threads |
+//! | `subject` | the facts of a heap beside its sums: program, modules, threads |
 //! | `columns` | numbers as few bytes |
 //! | `shown` | texts without characters that move or hide others |
 //! | `html` | content, script and style as one file |
@@ -63,7 +63,7 @@ pub struct PageOptions {
     pub scope: Scope,
     /// The filters of the scope, as they were written.
     pub filters: Vec<String>,
-    /// Branches of the tree of calls that are a smaller part of every cost are put together.
+    /// Branches of the tree of calls that are a smaller part of every cost are merged.
     pub least_share: f64,
     /// Calls that a page holds, at most: the least share is raised until there are not more.
     pub most_calls: usize,
@@ -74,7 +74,7 @@ pub struct PageOptions {
 }
 
 impl Default for PageOptions {
-    /// What a browser shows without delay, and what an e-mail takes.
+    /// As much as a browser shows without delay, and an e-mail takes.
     fn default() -> Self {
         Self {
             scope: Scope::default(),
@@ -95,9 +95,9 @@ pub struct Page {
     pub html: String,
     /// Calls in its tree.
     pub calls: usize,
-    /// Branches that are a smaller part of every cost are put together.
+    /// Branches that are a smaller part of every cost are merged.
     pub least_share: f64,
-    /// Stacks that were put together, because they are in such branches.
+    /// Stacks that were merged, because they are in such branches.
     pub stacks_put_together: usize,
     /// Slices of time.
     pub slices: usize,
@@ -133,9 +133,9 @@ impl From<std::io::Error> for PageError {
     }
 }
 
-/// A page has so many slices, where there is time for them, before calls are left out for its size.
+/// Slices that a page has at least, if there are times, before calls are left out for its size.
 const LEAST_SLICES: usize = 64;
-/// And of so few calls none is left out.
+/// Calls that a page has at least.
 const LEAST_CALLS: usize = 64;
 
 /// Makes the page of what was read of a recording, or of a file of another tool.
@@ -152,28 +152,28 @@ pub fn page(
 ) -> Result<Page, PageError> {
     let subject = of.into();
     let (mut html, most_bytes) = (String::new(), options.most_bytes);
-    let (_, told) = contents(&subject, read, slices, names, options, |content| {
+    let (_, extent) = contents(&subject, read, slices, names, options, |content| {
         html = html::page(content);
         html.len() as f64 / most_bytes.max(1) as f64
     })?;
     Ok(Page {
         html,
-        calls: told.calls,
-        least_share: told.least_share,
-        stacks_put_together: told.stacks_put_together,
-        slices: told.slices,
+        calls: extent.calls,
+        least_share: extent.least_share,
+        stacks_put_together: extent.stacks_put_together,
+        slices: extent.slices,
     })
 }
 
 /// How much of a recording is in a content.
-pub(crate) struct Told {
+pub(crate) struct ContentExtent {
     calls: usize,
     least_share: f64,
     stacks_put_together: usize,
     slices: usize,
 }
 
-/// What a page shows, with less and less in it until `excess` of it is at most 1: how many times it is as large as it may be.
+/// Makes the content of a page, smaller and smaller until `excess_of` it, its size by the largest allowed, is at most 1.
 pub(crate) fn contents(
     subject: &PageSubject,
     read: &HeapRead,
@@ -181,7 +181,7 @@ pub(crate) fn contents(
     names: &mut Names<'_>,
     options: &PageOptions,
     mut excess_of: impl FnMut(&content::Packed) -> f64,
-) -> Result<(content::Packed, Told), PageError> {
+) -> Result<(content::Packed, ContentExtent), PageError> {
     let askers = frames::Askers::new(&read.profile, names);
     let mut most_calls = options.most_calls.max(1);
     let mut least_share = options.least_share;
@@ -197,13 +197,13 @@ pub(crate) fn contents(
             excess = excess_of(&content);
             let is_least = of_calls.count <= LEAST_SLICES && frames.calls() <= LEAST_CALLS;
             if excess <= 1.0 || is_least {
-                let told = Told {
+                let extent = ContentExtent {
                     calls: frames.calls(),
                     least_share: frames.least_share,
                     stacks_put_together: frames.stacks_put_together,
                     slices: of_calls.count,
                 };
-                return Ok((content, told));
+                return Ok((content, extent));
             }
             // Coarser time first, as far as there is still something to brush on; then fewer calls.
             if of_calls.count <= LEAST_SLICES || (excess > 3.0 && frames.calls() > LEAST_CALLS) {

@@ -1,10 +1,10 @@
-//! Texts from strangers as they are shown: nothing in them moves, hides or ends what stands around them.
+//! Texts from strangers as they are shown: nothing in them moves, hides or ends the text around them.
 
 use std::borrow::Cow;
 
 use cairn_format::changes_its_surroundings;
 
-/// Longer texts are cut: the longest C++ names have some ten thousand characters, of which nobody reads the last ones.
+/// Longer texts are cut: the longest C++ names have some ten thousand characters, more than anyone reads.
 const MOST_CHARACTERS: usize = 2000;
 
 /// The text with control characters, and characters that change the direction of writing or have no width, written as

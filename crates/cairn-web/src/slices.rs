@@ -1,4 +1,4 @@
-//! What happened in each slice of time, by call, by class of size, by thread, and by class of lifetime: one table of rows.
+//! The events of each slice of time, by call, by class of size, by thread, and by class of lifetime: one table of rows.
 //!
 //! The brush of the page chooses a stretch of time, and everything follows: for that the page holds changes instead of sums. They come
 //! by stack; here those of stacks that end at one call of the page's tree become one row.

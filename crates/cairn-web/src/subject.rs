@@ -1,19 +1,10 @@
-//! What a page tells of a recording beside its sums; of files of other tools, as much of it as they have.
+//! The facts of a heap beside its sums; of files of other tools, as much as they hold.
 
 use cairn_analysis::heap::{About, HeapRecording, Stacks, Unfreed};
+use cairn_analysis::source::HeapSource;
 use cairn_recording::{EndReason, Recording};
 
-/// What the events of a file tell of time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Times {
-    /// When each block was allocated and freed.
-    #[default]
-    All,
-    /// When each was allocated; nothing of frees.
-    Allocations,
-    /// Nothing: it has sums.
-    None,
-}
+pub use cairn_analysis::source::Times;
 
 /// A module that was loaded.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -35,7 +26,7 @@ pub struct PageModule {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PageThread {
-    /// What the kernel called it.
+    /// Its number in the kernel.
     pub kernel_thread: u32,
     /// Its name.
     pub name: String,
@@ -45,7 +36,7 @@ pub struct PageThread {
     pub ended_nanos: Option<u64>,
 }
 
-/// What a page tells of a recording beside its sums.
+/// The facts of a heap beside its sums, as a page shows them.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct PageSubject {
@@ -57,18 +48,18 @@ pub struct PageSubject {
     pub started_wall_nanos: u64,
     /// How it ended, where that is known.
     pub end: Option<EndReason>,
-    /// What the blocks are that were not freed.
+    /// The kind of blocks that were not freed.
     pub unfreed: Unfreed,
     /// How long the program has run beyond what was read of its recording, while the rest of that
     /// is read.
     pub behind_nanos: Option<u64>,
-    /// What there is of time.
+    /// How much its events record of time.
     pub times: Times,
     /// Its modules.
     pub modules: Vec<PageModule>,
     /// Its threads, in the order of a profile's [`threads`](cairn_analysis::heap::HeapProfile::threads).
     pub threads: Vec<PageThread>,
-    /// What a reader should know of the file.
+    /// Limits and damage of the file: a sentence each.
     pub findings: Vec<String>,
 }
 
@@ -134,5 +125,14 @@ impl PageSubject {
 impl From<&HeapRecording> for PageSubject {
     fn from(heap: &HeapRecording) -> Self {
         Self::recorded(heap.recording(), &heap.about())
+    }
+}
+
+impl From<&HeapSource> for PageSubject {
+    fn from(source: &HeapSource) -> Self {
+        match source.recording() {
+            Some(heap) => Self::from(heap),
+            None => Self::of(&source.about(), source.stacks(), source.times()),
+        }
     }
 }

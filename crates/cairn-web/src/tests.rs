@@ -252,7 +252,7 @@ fn a_page_keeps_to_its_size_and_says_how() {
     let small = page(&made.heap, &read, &slices, &mut made.names(), &options).unwrap();
     assert!(small.html.len() <= most_bytes, "{} of {most_bytes}", small.html.len());
     assert!(small.slices < whole.slices || small.calls < whole.calls);
-    // What cannot be is not waited for.
+    // An impossible limit ends as well.
     let options = PageOptions { most_bytes: 1, ..PageOptions::default() };
     assert!(page(&made.heap, &read, &slices, &mut made.names(), &options).unwrap().calls <= 64);
 }
@@ -265,7 +265,7 @@ fn no_name_is_in_the_file_as_it_is() {
     for name in EVIL {
         assert!(!evil.contains(name) || other.contains(name), "{name}");
     }
-    // What differs between two pages is base64, and nothing else.
+    // Two pages differ in their base64 alone.
     let frame = |html: &str| -> String {
         let data = |line: &&str| !line.starts_with("<script type=\"application/octet-stream\"");
         html.lines().filter(data).collect()

@@ -1,14 +1,14 @@
 //! `cairn view`: the page, served on this machine.
 //!
 //! It is the page that [`page`](crate::page) makes a file of, with what a file cannot do: recordings that grow, parts of recordings that are
-//! too large to be shown at once, two recordings side by side, the text of source files, and buttons that tell a program to
-//! record. `docs/book/reference/http.md` describes the requests; they are versioned, and may be used by other programs.
+//! too large to be shown at once, two recordings side by side, the text of source files, and buttons that start and stop
+//! recording. `docs/book/reference/http.md` describes the requests; they are versioned, and may be used by other programs.
 //!
 //! Three things are never done: to listen on an address that another machine reaches, to answer a request without the
 //! token, and to open a file whose path a browser names. Everything that a request can make large is bounded, and so is how long it
 //! may take.
 //!
-//! The server is hyper by itself. What a router would find out of a dozen paths is one `match` here, and the limits of the
+//! The server is hyper by itself. A router for a dozen paths is one `match` here, and the limits of the
 //! connection (size of the header, time until it is there) are hyper's own, which what is built upon it does not hand on.
 //!
 //! ```no_run
@@ -22,16 +22,16 @@
 //!
 //! | module | task |
 //! |---|---|
-//! | `door` | who is let in |
+//! | `door` | access control |
 //! | `http` | connections, and their limits |
-//! | `seats` | who gives way when there are too many connections |
+//! | `seats` | which connections give way when there are too many |
 //! | `api` | from a request to an answer |
 //! | `words` | what a request asks for |
 //! | `catalogue` | which recordings there are |
 //! | `desk` | one recording: opened, read, named, asked |
 //! | `comparison` | two of them as one tree |
 //! | `source_text` | the text of a source file |
-//! | `control` | tells a program to record |
+//! | `control` | requests to a recording program |
 
 mod api;
 mod catalogue;
@@ -46,16 +46,18 @@ mod words;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cairn_analysis::heap::Folding;
+use cairn_analysis::heap::{Cost, Folding};
+use cairn_analysis::source::SourceOptions;
 use cairn_symbols::SymbolizerOptions;
 
 pub use catalogue::Shown;
 pub use source_text::SourceRoot;
 
-/// What is served, and how.
+/// The content of a view, and how it is served.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ViewOptions {
@@ -67,27 +69,62 @@ pub struct ViewOptions {
     pub port: u16,
     /// Listens at `::1` in place of `127.0.0.1`.
     pub uses_ipv6: bool,
-    /// Where symbols are searched for; none for no names.
-    pub symbols: Option<SymbolizerOptions>,
-    /// What is left out of stacks.
+    /// How files are opened, and where symbols are searched for.
+    pub source: SourceOptions,
+    /// The frames that are left out of stacks.
     pub folding: Folding,
+    /// The first state of the page.
+    pub state: PageState,
     /// Where source files may be read; nowhere when it is empty.
     pub sources: Vec<SourceRoot>,
     /// How long a connection may take to send the header of a request, and may be open between two.
     pub header_time: Duration,
 }
 
+/// The first state of the page; a reader may change it.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct PageState {
+    /// The cost.
+    pub cost: Option<Cost>,
+    /// The tab: `functions`, `modules`, `sizes`, `lifetimes`, `threads`, `about`.
+    pub tab: Option<&'static str>,
+    /// The flame graph begins at the functions that asked for memory.
+    pub is_inverted: bool,
+    /// Only this thread.
+    pub thread: Option<String>,
+    /// Only blocks of these sizes.
+    pub sizes: Option<RangeInclusive<u64>>,
+}
+
+impl PageState {
+    /// The part of an address behind `#`, which the page reads.
+    fn fragment(&self) -> String {
+        let mut words: Vec<(&str, String)> = Vec::new();
+        words.extend(self.cost.map(|cost| ("metric", cost.name().to_owned())));
+        words.extend(self.tab.map(|tab| ("tab", tab.to_owned())));
+        words.extend(self.is_inverted.then(|| ("inverted", "1".to_owned())));
+        words.extend(self.thread.as_ref().map(|thread| ("thread", words::encoded(thread))));
+        words.extend(self.sizes.as_ref().map(|range| ("size", format!("{}-{}", range.start(), range.end()))));
+        let words: Vec<String> = words.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        if words.is_empty() { String::new() } else { format!("#{}", words.join("&")) }
+    }
+}
+
 impl ViewOptions {
     /// These recordings, at any free port of `127.0.0.1`, with names, and without source files.
     #[must_use]
     pub fn new(shown: Shown) -> Self {
+        let mut source = SourceOptions::default();
+        source.symbols = Some(SymbolizerOptions::new());
         Self {
             shown,
             compares: false,
             port: 0,
             uses_ipv6: false,
-            symbols: Some(SymbolizerOptions::new()),
+            source,
             folding: Folding::default(),
+            state: PageState::default(),
             sources: Vec::new(),
             header_time: http::HEADER_TIME,
         }
@@ -100,6 +137,7 @@ pub struct View {
     door: door::Door,
     api: api::Api,
     header_time: Duration,
+    fragment: String,
 }
 
 impl std::fmt::Debug for View {
@@ -110,7 +148,7 @@ impl std::fmt::Debug for View {
 }
 
 impl View {
-    /// Listens; nobody is answered yet.
+    /// Listens; requests wait until [`run`](Self::run).
     ///
     /// # Errors
     ///
@@ -125,13 +163,14 @@ impl View {
         let listener = TcpListener::bind(wanted).map_err(named)?;
         listener.set_nonblocking(true)?;
         let door = door::Door::new(listener.local_addr()?)?;
-        Ok(Self { listener, door, header_time: options.header_time, api: api::Api::new(options) })
+        let fragment = options.state.fragment();
+        Ok(Self { listener, door, header_time: options.header_time, fragment, api: api::Api::new(options) })
     }
 
-    /// The address to open, with the token: whoever has it sees the recordings.
+    /// The address to open, with the token: everyone who has it sees the recordings.
     #[must_use]
     pub fn url(&self) -> String {
-        self.door.url()
+        format!("{}{}", self.door.url(), self.fragment)
     }
 
     /// Answers until Ctrl-C, or a request to end (SIGTERM). Tells the programs that would have been named faster from an index of their
@@ -145,7 +184,7 @@ impl View {
     }
 }
 
-/// Reads the words of a request's address, as the server does; tells whether they make sense. For the fuzz target.
+/// Parses a request's address as the server does; returns whether it is valid. For the fuzz target.
 #[doc(hidden)]
 #[must_use]
 pub fn reads_words(path: &str, query: &str) -> bool {

@@ -38,7 +38,7 @@ impl Drop for Directory {
 /// Serves until the tests are over.
 fn serve(shown: Shown, sources: &[&Path]) -> Server {
     let mut options = ViewOptions::new(shown);
-    options.symbols = None;
+    options.source.symbols = None;
     options.sources = sources.iter().map(|path| SourceRoot::new(path, None).unwrap()).collect();
     let view = View::bind(options).unwrap();
     let server = Server::at(&view.url());

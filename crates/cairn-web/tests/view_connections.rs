@@ -23,7 +23,7 @@ fn serve(name: &str) -> (Server, PathBuf) {
     std::fs::create_dir_all(&directory).unwrap();
     std::fs::write(directory.join("ordinary.cairn"), &programs::ordinary().bytes).unwrap();
     let mut options = ViewOptions::new(Shown::Directory(directory.clone()));
-    options.symbols = None;
+    options.source.symbols = None;
     options.header_time = Duration::from_secs(3600);
     let view = View::bind(options).unwrap();
     let server = Server::at(&view.url());

@@ -219,6 +219,14 @@ impl HeapProfile {
         Self { totals, stacks, ..profile }
     }
 
+    /// Returns the sums of these stacks alone, without those by thread, size and lifetime.
+    #[must_use]
+    pub fn of_stacks(&self, counted: &[bool]) -> Self {
+        let mut profile = self.clone();
+        profile.keep_stacks(counted);
+        profile
+    }
+
     /// Leaves only the sums of these stacks, and nothing by thread, size and lifetime.
     pub(super) fn keep_stacks(&mut self, counted: &[bool]) {
         self.totals = Sums::default();

@@ -1,4 +1,4 @@
-//! By what things are compared: what they held at the peak, what they leaked, what they asked for.
+//! Measures of memory: held at the peak, leaked, allocated.
 
 use super::{Errors, Sums};
 
@@ -89,7 +89,7 @@ impl Amount {
         }
     }
 
-    /// What is left without the other.
+    /// The rest without the other.
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! What grew between two recordings, or two moments of one.
+//! Compares two heaps, or two moments of one: which stacks grew.
 //!
 //! Stacks are matched by the names of their functions, modules and files, never by addresses or lines: between two builds, or
 //! two runs, these are what stays. Frames without a name count as their module, and neighbours of one module as one, since
@@ -12,7 +12,7 @@ use super::questions::Questions;
 use super::stacks::NO_FRAMES;
 use super::{Amount, Cost, LOST_STACK, Sums};
 
-/// What is compared of a frame.
+/// The properties of a frame that are compared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DiffFrame {
     /// Its function; none where the names of a module are not known.
@@ -28,9 +28,9 @@ pub struct DiffFrame {
 pub struct DiffEntry {
     /// The frames from the one that asked outwards.
     pub frames: Vec<DiffFrame>,
-    /// What it cost before.
+    /// Its cost before.
     pub before: Amount,
-    /// What it costs now.
+    /// Its cost now.
     pub after: Amount,
 }
 
@@ -52,7 +52,7 @@ fn growth(before: Amount, after: Amount) -> i128 {
     i128::from(after.value) - i128::from(before.value)
 }
 
-/// What grew and what shrank.
+/// The stacks that grew and shrank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diff {
     /// The measure.
@@ -102,16 +102,26 @@ impl Diff {
     /// The changes by the function that asked, the greatest first.
     #[must_use]
     pub fn by_function(&self) -> Vec<DiffEntry> {
-        let mut sums: HashMap<&DiffFrame, (Amount, Amount)> = HashMap::new();
+        self.grouped(DiffFrame::clone)
+    }
+
+    /// The changes by the module of the function that asked, the greatest first: frames without a function.
+    #[must_use]
+    pub fn by_module(&self) -> Vec<DiffEntry> {
+        self.grouped(|asker| DiffFrame { function: None, module: asker.module.clone(), file: None })
+    }
+
+    fn grouped(&self, key: impl Fn(&DiffFrame) -> DiffFrame) -> Vec<DiffEntry> {
+        let mut sums: HashMap<DiffFrame, (Amount, Amount)> = HashMap::new();
         for entry in &self.entries {
             if let Some(asker) = entry.frames.first() {
-                let sum = sums.entry(asker).or_default();
+                let sum = sums.entry(key(asker)).or_default();
                 *sum = (sum.0.plus(entry.before), sum.1.plus(entry.after));
             }
         }
         let mut entries: Vec<DiffEntry> = sums
             .into_iter()
-            .map(|(asker, (before, after))| DiffEntry { frames: vec![asker.clone()], before, after })
+            .map(|(asker, (before, after))| DiffEntry { frames: vec![asker], before, after })
             .filter(|entry| entry.before != entry.after)
             .collect();
         entries.sort_by(|a, b| b.growth().abs().cmp(&a.growth().abs()).then_with(|| a.frames.cmp(&b.frames)));

@@ -9,34 +9,34 @@ use super::diff::{DiffFrame, NO_PATH, Paths};
 use super::questions::Questions;
 use super::{Cost, Sums};
 
-/// Two recordings as one tree; node 0 is the root, which stands for everything, and every call comes before those in it.
+/// Two recordings as one tree; node 0 is the root, which holds everything, and every call comes before those in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiffTree {
     /// The calls.
     pub nodes: Vec<DiffNode>,
-    /// What they are calls of.
+    /// The frames that nodes are calls of.
     pub frames: Vec<DiffFrame>,
-    /// Paths that were put together, because their share of every cost is small in both recordings.
+    /// Paths that were merged, because their share of every cost is small in both recordings.
     pub put_together: usize,
 }
 
 /// A call in either recording, or in both.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiffNode {
-    /// Index of its frame; none for the root, and for small calls that were put together.
+    /// Index of its frame; none for the root, and for small calls that were merged.
     pub frame: Option<u32>,
     /// How many calls from the root.
     pub depth: u32,
     /// Index of the call that it is in; the root's is its own.
     pub parent: u32,
-    /// What was asked for just here, before.
+    /// The sums of this call itself, before.
     pub before: Sums,
     /// And after.
     pub after: Sums,
 }
 
 impl DiffTree {
-    /// Compares two recordings. Of more than `most_calls` calls those are put together that are the smallest part of every
+    /// Compares two recordings. Of more than `most_calls` calls those are merged that are the smallest part of every
     /// cost in both; every sum stays what it is.
     ///
     /// ```no_run
@@ -62,19 +62,21 @@ impl DiffTree {
             sums[path as usize].1.add(after.sums(stack));
         }
         let whole = (before.profile().totals, after.profile().totals);
-        let (kept, put_together) = keep_largest(&paths.paths, &mut sums, &whole, most_calls);
-        let nodes = in_order(&paths.paths, &sums, &kept);
+        let (fates, put_together) = keep_largest(&paths.paths, &mut sums, &whole, most_calls);
+        let nodes = in_order(&paths.paths, &sums, &fates);
         Self { nodes, frames: paths.frames, put_together }
     }
 }
 
-/// What may become of a path.
+/// The place of a path in the tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
-    Yes,
-    /// It stands for smaller calls in its outer path.
-    PutTogether,
-    No,
+enum PathFate {
+    /// It has a node of its own.
+    Own,
+    /// Its node holds all smaller calls of its outer path.
+    Merged,
+    /// It has no node.
+    LeftOut,
 }
 
 /// Decides which paths stay, and moves the sums of the others into the first of their outer paths that is not large enough.
@@ -83,10 +85,10 @@ fn keep_largest(
     sums: &mut [(Sums, Sums)],
     whole: &(Sums, Sums),
     most_calls: usize,
-) -> (Vec<Kept>, usize) {
-    let mut kept = vec![Kept::Yes; sums.len()];
+) -> (Vec<PathFate>, usize) {
+    let mut fates = vec![PathFate::Own; sums.len()];
     if paths.len() <= most_calls {
-        return (kept, 0);
+        return (fates, 0);
     }
     let mut totals = sums.to_vec();
     // Outer paths have smaller numbers.
@@ -108,29 +110,29 @@ fn keep_largest(
     sorted.sort_unstable_by(|a, b| b.total_cmp(a));
     let least = sorted.get(most_calls).copied().unwrap_or(0.0);
     let mut put_together = 0;
-    // By outer path: the path that stands for all that is small there.
+    // By outer path: the path that holds all small calls there.
     let mut stand_ins: HashMap<u32, u32> = HashMap::new();
     for path in 1..sums.len() {
         let outer = paths[path - 1].0;
-        kept[path] = if kept[outer as usize] != Kept::Yes {
-            Kept::No
+        fates[path] = if fates[outer as usize] != PathFate::Own {
+            PathFate::LeftOut
         } else if shares[path] > least {
-            Kept::Yes
+            PathFate::Own
         } else {
             match stand_ins.entry(outer) {
                 std::collections::hash_map::Entry::Vacant(entry) => {
                     entry.insert(path as u32);
-                    Kept::PutTogether
+                    PathFate::Merged
                 }
-                std::collections::hash_map::Entry::Occupied(_) => Kept::No,
+                std::collections::hash_map::Entry::Occupied(_) => PathFate::LeftOut,
             }
         };
-        if kept[path] == Kept::Yes {
+        if fates[path] == PathFate::Own {
             continue;
         }
         put_together += 1;
         // All of it, once: what is further in is counted there.
-        if kept[outer as usize] == Kept::Yes {
+        if fates[outer as usize] == PathFate::Own {
             let place = stand_ins[&outer] as usize;
             let (before, after) = totals[path];
             if place == path {
@@ -141,19 +143,19 @@ fn keep_largest(
             }
         }
     }
-    (kept, put_together)
+    (fates, put_together)
 }
 
 /// The nodes of the paths that stay, each call in front of those in it, and the larger ones of these first.
-fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], kept: &[Kept]) -> Vec<DiffNode> {
+fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], fates: &[PathFate]) -> Vec<DiffNode> {
     let mut bytes: Vec<u64> = (0..sums.len())
-        .map(|path| match kept[path] {
-            Kept::No => 0,
+        .map(|path| match fates[path] {
+            PathFate::LeftOut => 0,
             _ => sums[path].0.allocated_bytes.max(sums[path].1.allocated_bytes),
         })
         .collect();
     let mut inner: Vec<Vec<u32>> = vec![Vec::new(); sums.len()];
-    for path in (1..sums.len()).rev().filter(|&path| kept[path] != Kept::No) {
+    for path in (1..sums.len()).rev().filter(|&path| fates[path] != PathFate::LeftOut) {
         let outer = paths[path - 1].0 as usize;
         bytes[outer] = bytes[outer].saturating_add(bytes[path]);
         inner[outer].push(path as u32);
@@ -163,8 +165,8 @@ fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], kept: &[Kept]) -> Vec<D
     while let Some((path, parent, depth)) = open.pop() {
         let node = nodes.len() as u32;
         let (before, after) = sums[path as usize];
-        let frame = match kept[path as usize] {
-            Kept::Yes if path != NO_PATH => Some(paths[path as usize - 1].1),
+        let frame = match fates[path as usize] {
+            PathFate::Own if path != NO_PATH => Some(paths[path as usize - 1].1),
             _ => None,
         };
         nodes.push(DiffNode { frame, depth, parent, before, after });
@@ -239,7 +241,7 @@ mod tests {
         DiffTree::of(&mut before, &mut after, most_calls)
     }
 
-    fn told(tree: &DiffTree) -> Vec<(u32, &str, u64, u64)> {
+    fn sums_by_depth(tree: &DiffTree) -> Vec<(u32, &str, u64, u64)> {
         let name = |node: &DiffNode| match node.frame {
             Some(frame) => tree.frames[frame as usize].function.as_deref().unwrap_or("?"),
             None => "-",
@@ -256,7 +258,7 @@ mod tests {
             &[(&["run", "new", "deep"], 30), (&["run", "load"], 400), (&["run"], 7)];
         let tree = tree(before, after, 100);
         assert_eq!(
-            told(&tree),
+            sums_by_depth(&tree),
             [
                 (0, "-", 0, 0),
                 (1, "run", 7, 7),

@@ -12,7 +12,7 @@ use super::Cost;
 use super::questions::Questions;
 use super::tree::{Tree, TreeNode};
 
-/// What stands around the flames.
+/// The texts around the picture.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlameOptions {
     /// The heading.
@@ -30,7 +30,7 @@ const SIDE: f64 = 10.0;
 /// Of one character, in the font that is asked for; those that are wider are cut by the frame.
 const CHARACTER: f64 = 7.2;
 
-/// Of the heading and of the line below it, so many stand beside the buttons.
+/// Characters of the heading, and of the line below it, that fit beside the buttons.
 const TITLE_CHARACTERS: usize = 105;
 const SUBTITLE_CHARACTERS: usize = 145;
 
@@ -73,7 +73,7 @@ impl Questions<'_> {
         let title = one_line(&options.title);
         writeln!(svg, "<title>{}</title>\n<style>{STYLE}</style>", Escaped(&title))?;
         writeln!(svg, "<rect class=\"page\" width=\"{WIDTH}\" height=\"{height}\"/>")?;
-        // What is cut here can still be read in the tooltip.
+        // The tooltip has the whole text.
         let whole = Escaped(&title);
         writeln!(
             svg,

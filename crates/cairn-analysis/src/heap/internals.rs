@@ -1,6 +1,6 @@
 //! Which functions are the allocator's, or come before `main`: they say nothing about why memory was asked for.
 
-/// What a function is to somebody who asks where the memory goes.
+/// The role of a function in the answer to where memory goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// It may be the answer.
@@ -40,7 +40,7 @@ pub fn role_of(name: &str) -> Role {
 }
 
 /// True for what the C++ standard library keeps for itself: names that begin with an underscore, which programs may not
-/// have. What is left is what a programmer wrote: `std::vector::push_back`, not how it gets there.
+/// have. The rest is what a programmer wrote: `std::vector::push_back`, not how it gets there.
 fn is_inside_cpp_library(plain: &str) -> bool {
     let Some(mut inner) = plain.strip_prefix("std::").or_else(|| plain.strip_prefix("__gnu_cxx::")) else {
         return false;
@@ -91,7 +91,7 @@ pub fn plain_name(name: &str) -> String {
         }
     }
     plain.truncate(plain.trim_end().len());
-    // What is in front of the last space is a return type, but for operators, which have one in them.
+    // Text in front of the last space is a return type, except in operators, which have a space themselves.
     let start = match plain.find("operator") {
         Some(operator) => plain[..operator].rfind(' '),
         None => plain.replace(ANONYMOUS, ANONYMOUS_WITHOUT_SPACE).rfind(' '),

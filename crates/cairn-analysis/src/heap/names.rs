@@ -54,11 +54,11 @@ impl LineId {
 /// A function of a module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Function {
-    /// Readable name, or what stands for it: `module+0x1234`, `[stack was lost]`.
+    /// Readable name, or a place without a name: `module+0x1234`, `[stack was lost]`.
     pub name: Arc<str>,
     /// Index of its module; none for addresses outside of all modules, and for what is no function.
     pub module: Option<u32>,
-    /// False when the name stands for an address of which nothing is known.
+    /// False when the name is that of a place of which nothing else is known.
     pub is_named: bool,
 }
 
@@ -82,7 +82,7 @@ pub struct Position {
     pub inlined: u32,
 }
 
-/// What is left out of stacks.
+/// Frames that are left out of stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Folding {
     /// The innermost run of frames that belong to the allocator.
@@ -97,7 +97,7 @@ impl Default for Folding {
     }
 }
 
-/// What is known of an address whose name is being found.
+/// The frames of an address while its name is being found.
 const NO_LINES: (u32, u32) = (0, 0);
 
 /// The names of a recording's frames.
@@ -254,7 +254,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What an address is called of which nothing is known.
+    /// The name of an address of which nothing is known.
     fn stand_in(&self, address: &Address) -> Arc<str> {
         let reason = match address.kind {
             PcKind::ReturnAddress | PcKind::ProgramCounter => None,
@@ -323,7 +323,7 @@ impl<'a> Names<'a> {
             .filter_map(|(module, (named, unnamed))| (unnamed > named).then_some((module, unnamed)))
             .collect();
         unnamed.sort_by_key(|&(_, functions)| Reverse(functions));
-        // What the kernel maps by itself, such as `[vdso]`, has no debug file.
+        // Mappings of the kernel itself, such as `[vdso]`, have no debug file.
         let names = unnamed.into_iter().map(|(module, _)| self.module(Some(module)));
         names.filter(|name| !name.starts_with('[')).collect()
     }

@@ -1,7 +1,7 @@
 //! Patterns of names, in filters and in lists of known leaks.
 //!
 //! The language is LeakSanitizer's, because the lists that people keep are written in it: a pattern is found anywhere in a
-//! text, `*` stands for any characters, `^` in front and `$` at the end hold on to the borders of the text.
+//! text, `*` stands for any characters, `^` in front and `$` at the end match the borders of the text.
 
 use std::fmt;
 
@@ -77,12 +77,12 @@ pub struct Suppressions {
     patterns: Vec<Pattern>,
 }
 
-/// A line of a list of known leaks that makes no sense.
+/// A line of a list of known leaks that cannot be parsed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadSuppression {
     /// Its number, from 1.
     pub line: usize,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
@@ -143,7 +143,7 @@ pub struct Suppressed {
 }
 
 impl Suppressions {
-    /// What each pattern holds back of a profile, and the profile without these leaks: they still count for everything
+    /// Returns the leaks that each pattern leaves out of a profile, and the profile without these leaks: they still count for everything
     /// else, and in the sums of threads and sizes. Only the names of stacks that leak are asked for.
     #[must_use]
     pub fn apply(&self, profile: &HeapProfile, names: &mut Names<'_>) -> (Vec<Suppressed>, HeapProfile) {

@@ -1,4 +1,4 @@
-//! Questions to a profile whose answers are lists: who asked for the memory, by function, line, module, or stack.
+//! Answers questions to a profile with lists: the functions, lines, modules or stacks that asked for memory.
 
 use std::cmp::Reverse;
 
@@ -51,7 +51,7 @@ pub struct Asker {
     pub position: Position,
 }
 
-/// By what things are put together.
+/// The group that an entry sums.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Group {
     /// The function that asked.
@@ -105,11 +105,11 @@ impl Places {
 
 const NO_ENTRY: u32 = u32::MAX;
 
-/// What orders the stacks of an entry: the most expensive first, equal ones by number. The asker's index is behind it.
+/// The order of stacks in an entry: the most expensive first, equal ones by number; then the asker's index.
 type Rank = (Reverse<Amount>, u32, u32);
 
 impl<'a> Questions<'a> {
-    /// Finds out who asked for memory.
+    /// Finds the frames that asked for memory.
     #[must_use]
     pub fn new(profile: &'a HeapProfile, mut names: Names<'a>) -> Self {
         let used = profile.stacks.iter().enumerate().filter(|(_, sums)| !sums.is_empty());
@@ -142,26 +142,26 @@ impl<'a> Questions<'a> {
         self.profile
     }
 
-    /// Every stack that allocated something, and who asked for it there.
+    /// Every stack that allocated something, and the frame that asked for it.
     #[must_use]
     pub fn askers(&self) -> &[Asker] {
         &self.askers
     }
 
-    /// What is known of a stack.
+    /// The sums of a stack.
     #[must_use]
     pub fn sums(&self, stack: u32) -> &'a Sums {
         sums_of(self.profile, stack)
     }
 
-    /// Who asked for memory, the most expensive first; what costs nothing is not listed. Equal ones are ordered by name, so
+    /// Lists who asked for memory, the most expensive first, without entries that cost nothing. Equal ones are ordered by name, so
     /// that the same recording always gives the same answer.
     #[must_use]
     pub fn top(&self, group: Group, cost: Cost) -> Vec<Entry> {
         self.top_of(group, cost, usize::MAX)
     }
 
-    /// As [`top`](Self::top), for who shows no more than the first `most_stacks` of each entry: the others are there, in any order.
+    /// As [`top`](Self::top), with only the first `most_stacks` of each entry in order, and the others behind them in any order.
     #[must_use]
     pub fn top_of(&self, group: Group, cost: Cost, most_stacks: usize) -> Vec<Entry> {
         let mut entries: Vec<Entry> = Vec::new();
@@ -211,7 +211,7 @@ impl<'a> Questions<'a> {
 
     /// Puts the first stacks of an entry in order, the others behind them, and makes the line of the first one the entry's.
     fn put_stacks(&self, entry: &mut Entry, mut ranks: Vec<Rank>, most_stacks: usize) {
-        // The line hangs on the first one, whoever is shown.
+        // The entry's line is that of the first one, also if no stack is shown.
         let most_stacks = most_stacks.max(1);
         if most_stacks < ranks.len() {
             ranks.select_nth_unstable(most_stacks);

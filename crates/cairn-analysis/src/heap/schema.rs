@@ -1,4 +1,4 @@
-//! Answers as programs read them: what `--json` prints, described field by field in `docs/book/reference/json.md`.
+//! Answers for programs: the output of `--json`, described field by field in `docs/book/reference/report.md`.
 //!
 //! The schemas are stable: within a version, fields are added and never change their meaning or go away.
 
@@ -13,7 +13,7 @@ use super::questions::{Entry, Group, Questions};
 use super::resident::{Resident, UsageSample};
 use super::tree::Tree;
 use super::unfreed::Unfreed;
-use super::{Cost, Errors, Position, Sampling, Sums, lifetime_class_range, size_class_range};
+use super::{Amount, Cost, Errors, Position, Sampling, Sums, lifetime_class_range, size_class_range};
 use cairn_format::recording::EndReason;
 
 /// Name and version of [`Report`].
@@ -21,25 +21,36 @@ pub const REPORT_SCHEMA: &str = "cairn.heap.report/1";
 /// Name and version of [`DiffReport`].
 pub const DIFF_SCHEMA: &str = "cairn.heap.diff/1";
 
-/// How much is told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// How much of each list is shown.
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limits {
     /// Entries of each list.
     pub entries: usize,
     /// Stacks of each entry.
     pub stacks: usize,
+    /// Entries that are a smaller part of the whole are left out, from 0 to 1.
+    pub least_share: f64,
 }
 
-/// What a recording adds up to.
+impl Limits {
+    /// Returns how many of the entries are shown, of a list in which the most expensive come first.
+    #[must_use]
+    pub fn shown(&self, entries: &[Entry], cost: Cost, whole: Amount) -> usize {
+        let is_shown = |entry: &Entry| cost.of(&entry.sums).share_of(whole) >= self.least_share;
+        entries.iter().take(self.entries).take_while(|entry| is_shown(entry)).count()
+    }
+}
+
+/// The sums of a heap.
 #[derive(Clone, PartialEq, Serialize, Debug)]
 pub struct Report {
     /// [`REPORT_SCHEMA`].
     pub schema: &'static str,
-    /// What was recorded.
+    /// The recorded program.
     pub recording: Recorded,
-    /// What of it is looked at.
-    pub scope: ScopeTold,
-    /// On average one byte of so many was picked; absent where every allocation was recorded.
+    /// The part that is counted.
+    pub scope: ScopeJson,
+    /// One byte of this many was picked on average; absent where every allocation was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_bytes: Option<u64>,
     /// Allocations.
@@ -48,7 +59,7 @@ pub struct Report {
     pub total_bytes: u64,
     /// Frees of them.
     pub total_frees: u64,
-    /// What blocks are that were not freed, here and in all fields whose names begin with `leaked`:
+    /// The kind of blocks that were not freed, here and in all fields whose names begin with `leaked`:
     /// `leaked` when the program exited, else `alive`.
     pub unfreed: &'static str,
     /// Bytes that were not freed.
@@ -61,7 +72,7 @@ pub struct Report {
     pub peak_allocations: u64,
     /// When that was.
     pub peak_nanos: u64,
-    /// What the whole program held then, of which `peak_bytes` is the part that is looked at.
+    /// Bytes of the whole program then; `peak_bytes` is the part that is counted.
     pub peak_bytes_of_all: u64,
     /// Allocations that were freed before their thread allocated again.
     pub temporary_allocations: u64,
@@ -69,47 +80,47 @@ pub struct Report {
     pub duration_nanos: u64,
     /// Standard errors of the totals of a sampled recording.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub errors: Option<ErrorsTold>,
+    pub errors: Option<ErrorsJson>,
     /// Frees of blocks that are older than the recording.
     pub unmatched_frees: u64,
     /// Most resident memory of the process, without cairn's own where that is known.
     pub most_resident_bytes: Option<u64>,
     /// Cairn's own resident memory beside that; null when it is not known, and included.
     pub cairn_resident_bytes: Option<u64>,
-    /// What it was made of at the moment when most was resident.
+    /// Its parts at the moment when most was resident.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub resident: Option<ResidentTold>,
-    /// What is measured in `top` and `tree`.
+    pub resident: Option<ResidentJson>,
+    /// The measure of `top` and `tree`.
     pub cost: &'static str,
-    /// What an entry of `top` is: a function, line, module, or stack.
+    /// The group of an entry of `top`: a function, line, module, or stack.
     pub group: &'static str,
-    /// Who asked for the memory, the most expensive first.
-    pub top: Vec<EntryTold>,
+    /// The functions, lines, modules or stacks that asked for the memory, the most expensive first.
+    pub top: Vec<EntryJson>,
     /// How many entries there are besides those in `top`.
     pub more_entries: usize,
     /// Leaks that were held back.
-    pub suppressed: Vec<SuppressedTold>,
+    pub suppressed: Vec<SuppressedJson>,
     /// By thread.
-    pub threads: Vec<ThreadTold>,
+    pub threads: Vec<ThreadJson>,
     /// By size; classes in which nothing is are left out.
-    pub sizes: Vec<SizeTold>,
+    pub sizes: Vec<SizeJson>,
     /// How long blocks lived that were freed.
-    pub lifetimes: Vec<LifetimeTold>,
-    /// What the program held over time.
-    pub timeline: TimelineTold,
-    /// What the process used over time, where it was sampled.
+    pub lifetimes: Vec<LifetimeJson>,
+    /// Memory over time.
+    pub timeline: TimelineJson,
+    /// Resident memory over time, where it was sampled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub usage: Vec<UsageTold>,
+    pub usage: Vec<UsageJson>,
     /// The tree that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tree: Option<Vec<TreeNodeTold>>,
-    /// What a reader should know of the file.
+    pub tree: Option<Vec<TreeNodeJson>>,
+    /// Limits and damage of the file: a sentence each.
     pub findings: Vec<String>,
 }
 
-/// What the process used at one moment.
+/// Resident memory at one moment.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct UsageTold {
+pub struct UsageJson {
     /// When, from the start of the recording.
     pub nanos: u64,
     /// Resident memory, without cairn's own where that is known.
@@ -122,14 +133,14 @@ pub struct UsageTold {
     pub threads: u32,
 }
 
-impl From<&UsageSample> for UsageTold {
+impl From<&UsageSample> for UsageJson {
     fn from(sample: &UsageSample) -> Self {
         let UsageSample { nanos, resident_bytes, own_bytes, page_faults, threads } = *sample;
         Self { nanos, resident_bytes, cairn_bytes: own_bytes, page_faults, threads }
     }
 }
 
-/// What was recorded.
+/// The recorded program.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct Recorded {
     /// The words of the command line.
@@ -148,9 +159,9 @@ pub struct Recorded {
     pub read_until_nanos: Option<u64>,
 }
 
-/// What of a recording is looked at.
+/// The part of a heap that is counted.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug, Default)]
-pub struct ScopeTold {
+pub struct ScopeJson {
     /// Allocations from this time on.
     pub from_nanos: u64,
     /// Events until this time; nothing for all.
@@ -161,7 +172,7 @@ pub struct ScopeTold {
 
 /// The sums of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
-pub struct SumsTold {
+pub struct SumsJson {
     /// Allocations.
     pub allocations: u64,
     /// Their bytes.
@@ -178,7 +189,7 @@ pub struct SumsTold {
     pub temporary_allocations: u64,
 }
 
-impl From<&Sums> for SumsTold {
+impl From<&Sums> for SumsJson {
     fn from(sums: &Sums) -> Self {
         Self {
             allocations: sums.allocations,
@@ -192,10 +203,10 @@ impl From<&Sums> for SumsTold {
     }
 }
 
-/// Resident memory at its most, as JSON tells it.
+/// Resident memory at its peak.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[non_exhaustive]
-pub struct ResidentTold {
+pub struct ResidentJson {
     /// When.
     pub nanos: u64,
     /// In blocks that the program held.
@@ -210,7 +221,7 @@ pub struct ResidentTold {
     pub page_faults: u64,
 }
 
-impl From<&Resident> for ResidentTold {
+impl From<&Resident> for ResidentJson {
     fn from(resident: &Resident) -> Self {
         Self {
             nanos: resident.sample.nanos,
@@ -225,7 +236,7 @@ impl From<&Resident> for ResidentTold {
 
 /// Standard errors.
 #[derive(Clone, Copy, PartialEq, Serialize, Debug)]
-pub struct ErrorsTold {
+pub struct ErrorsJson {
     /// Of the allocations.
     pub allocations: f64,
     /// Of their bytes.
@@ -240,7 +251,7 @@ pub struct ErrorsTold {
     pub peak_bytes: f64,
 }
 
-impl From<&Errors> for ErrorsTold {
+impl From<&Errors> for ErrorsJson {
     fn from(errors: &Errors) -> Self {
         Self {
             allocations: errors.allocations,
@@ -255,8 +266,8 @@ impl From<&Errors> for ErrorsTold {
 
 /// A frame of a stack.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct FrameTold {
-    /// Its function, or what stands for it: `module+0x1234`.
+pub struct FrameJson {
+    /// Its function, or its place in a module: `module+0x1234`.
     pub function: String,
     /// Its source file.
     pub file: Option<String>,
@@ -268,10 +279,10 @@ pub struct FrameTold {
 
 /// A line of a list.
 #[derive(Clone, PartialEq, Serialize, Debug)]
-pub struct EntryTold {
+pub struct EntryJson {
     /// The function, file, line and module that asked for most of it.
     #[serde(flatten)]
-    pub frame: FrameTold,
+    pub frame: FrameJson,
     /// By the cost that was asked for: bytes at the peak, leaked, or allocated. For `count` and `temporary`, all bytes that
     /// were allocated.
     pub bytes: u64,
@@ -282,27 +293,27 @@ pub struct EntryTold {
     pub error: Option<f64>,
     /// All sums.
     #[serde(flatten)]
-    pub sums: SumsTold,
+    pub sums: SumsJson,
     /// The most expensive stacks.
-    pub stacks: Vec<StackTold>,
+    pub stacks: Vec<StackJson>,
     /// How many stacks there are besides.
     pub more_stacks: usize,
 }
 
 /// A stack of an entry.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct StackTold {
+pub struct StackJson {
     /// As for the entry.
     pub bytes: u64,
     /// As for the entry.
     pub count: u64,
     /// The frames from the one that asked outwards.
-    pub frames: Vec<FrameTold>,
+    pub frames: Vec<FrameJson>,
 }
 
 /// A leak that was held back.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct SuppressedTold {
+pub struct SuppressedJson {
     /// The pattern that matched.
     pub pattern: String,
     /// Blocks.
@@ -313,10 +324,10 @@ pub struct SuppressedTold {
 
 /// A thread and what it allocated.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct ThreadTold {
+pub struct ThreadJson {
     /// Its number in the recording.
     pub thread: u32,
-    /// What the kernel called it.
+    /// Its number in the kernel.
     pub kernel_thread: u32,
     /// Its last name.
     pub name: String,
@@ -324,24 +335,24 @@ pub struct ThreadTold {
     pub earlier_names: Vec<String>,
     /// All sums.
     #[serde(flatten)]
-    pub sums: SumsTold,
+    pub sums: SumsJson,
 }
 
 /// A class of sizes.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct SizeTold {
+pub struct SizeJson {
     /// The smallest size.
     pub from_bytes: u64,
     /// The largest size.
     pub to_bytes: u64,
     /// All sums.
     #[serde(flatten)]
-    pub sums: SumsTold,
+    pub sums: SumsJson,
 }
 
 /// A class of lifetimes.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct LifetimeTold {
+pub struct LifetimeJson {
     /// The shortest one.
     pub from_nanos: u64,
     /// The longest one.
@@ -352,9 +363,9 @@ pub struct LifetimeTold {
     pub bytes: u64,
 }
 
-/// What the program held over time.
+/// Memory over time.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct TimelineTold {
+pub struct TimelineJson {
     /// Width of a bin.
     pub bin_nanos: u64,
     /// Most bytes in each bin, from the start.
@@ -367,12 +378,12 @@ pub struct TimelineTold {
 
 /// A node of a tree; the first one is the root, each names its parent.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct TreeNodeTold {
+pub struct TreeNodeJson {
     /// Index of its parent; nothing for the root.
     pub parent: Option<usize>,
     /// The frame; nothing for the root.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub frame: Option<FrameTold>,
+    pub frame: Option<FrameJson>,
     /// Bytes, or blocks where these are the cost.
     pub value: u64,
     /// Blocks.
@@ -381,34 +392,34 @@ pub struct TreeNodeTold {
     pub own_value: u64,
 }
 
-/// What the builder of a report is told besides the profile.
+/// The request for a report, beside the profile.
 #[derive(Clone, Debug)]
-pub struct Asked<'a> {
+pub struct ReportRequest<'a> {
     /// The recording.
     pub about: &'a About,
-    /// What was read of it.
+    /// The sums that were read.
     pub read: &'a HeapRead,
     /// The scope, for the record.
-    pub scope: ScopeTold,
-    /// What is measured.
+    pub scope: ScopeJson,
+    /// The measure.
     pub cost: Cost,
-    /// By what entries are put together.
+    /// The group of an entry.
     pub group: Group,
-    /// How much is told.
+    /// How much of each list is shown.
     pub limits: Limits,
-    /// What was held back.
+    /// Known leaks that are left out.
     pub suppressed: &'a [Suppressed],
     /// A tree, where one was asked for.
     pub tree: Option<&'a Tree>,
 }
 
 impl Report {
-    /// Builds the report; finds the names of the stacks that it tells.
+    /// Builds the report; finds the names of the stacks in it.
     #[must_use]
-    pub fn new(questions: &mut Questions<'_>, asked: &Asked<'_>) -> Self {
+    pub fn new(questions: &mut Questions<'_>, asked: &ReportRequest<'_>) -> Self {
         let profile = questions.profile();
         let entries = questions.top_of(asked.group, asked.cost, asked.limits.stacks);
-        let top = tell_entries(questions, &entries, asked.cost, asked.limits);
+        let top = entries_json(questions, &entries, asked.cost, asked.limits);
         let totals = &profile.totals;
         let about = asked.about;
         // Instead of sums that cannot be used, the events answered.
@@ -445,22 +456,22 @@ impl Report {
             unmatched_frees: asked.read.unmatched_frees,
             most_resident_bytes: asked.read.most_resident_bytes,
             cairn_resident_bytes: asked.read.own_resident_bytes(),
-            resident: asked.read.resident.as_ref().map(ResidentTold::from),
+            resident: asked.read.resident.as_ref().map(ResidentJson::from),
             cost: asked.cost.name(),
             group: asked.group.name(),
             more_entries: entries.len() - top.len(),
             top,
-            suppressed: asked.suppressed.iter().map(SuppressedTold::from).collect(),
+            suppressed: asked.suppressed.iter().map(SuppressedJson::from).collect(),
             threads: tell_threads(&about.threads, &profile.threads),
             sizes: tell_sizes(&profile.sizes),
             lifetimes: tell_lifetimes(&profile.lifetimes),
-            timeline: TimelineTold {
+            timeline: TimelineJson {
                 bin_nanos: profile.timeline.bin_nanos,
                 most_bytes: profile.timeline.bins.iter().map(|bin| bin.most_bytes).collect(),
                 last_bytes: profile.timeline.bins.iter().map(|bin| bin.last_bytes).collect(),
                 allocations: profile.timeline.bins.iter().map(|bin| bin.allocations).collect(),
             },
-            usage: asked.read.usage.iter().map(UsageTold::from).collect(),
+            usage: asked.read.usage.iter().map(UsageJson::from).collect(),
             tree: asked.tree.map(|tree| tell_tree(questions, tree)),
             findings: about.findings.iter().cloned().chain(of_events).collect(),
         }
@@ -477,37 +488,37 @@ fn end_word(reason: EndReason) -> &'static str {
     }
 }
 
-impl From<&Suppressed> for SuppressedTold {
+impl From<&Suppressed> for SuppressedJson {
     fn from(held_back: &Suppressed) -> Self {
         Self { pattern: held_back.pattern.to_string(), count: held_back.blocks, bytes: held_back.bytes }
     }
 }
 
-fn tell_threads(threads: &[ThreadName], sums: &[Sums]) -> Vec<ThreadTold> {
-    let told = |(thread, sums): (&ThreadName, &Sums)| ThreadTold {
+fn tell_threads(threads: &[ThreadName], sums: &[Sums]) -> Vec<ThreadJson> {
+    let thread_json = |(thread, sums): (&ThreadName, &Sums)| ThreadJson {
         thread: thread.number,
         kernel_thread: thread.kernel_thread,
         name: thread.name.clone(),
         earlier_names: thread.earlier_names.clone(),
         sums: sums.into(),
     };
-    threads.iter().zip(sums).filter(|(_, sums)| !sums.is_empty()).map(told).collect()
+    threads.iter().zip(sums).filter(|(_, sums)| !sums.is_empty()).map(thread_json).collect()
 }
 
-fn tell_sizes(sizes: &[Sums]) -> Vec<SizeTold> {
+fn tell_sizes(sizes: &[Sums]) -> Vec<SizeJson> {
     let used = sizes.iter().enumerate().filter(|(_, sums)| !sums.is_empty());
     used.map(|(class, sums)| {
         let (from_bytes, to_bytes) = size_class_range(class);
-        SizeTold { from_bytes, to_bytes, sums: sums.into() }
+        SizeJson { from_bytes, to_bytes, sums: sums.into() }
     })
     .collect()
 }
 
-fn tell_lifetimes(lifetimes: &[super::Lifetimes]) -> Vec<LifetimeTold> {
+fn tell_lifetimes(lifetimes: &[super::Lifetimes]) -> Vec<LifetimeJson> {
     let used = lifetimes.iter().enumerate().filter(|(_, lifetime)| lifetime.blocks > 0);
     used.map(|(class, lifetime)| {
         let (from_nanos, to_nanos) = lifetime_class_range(class);
-        LifetimeTold { from_nanos, to_nanos, count: lifetime.blocks, bytes: lifetime.bytes }
+        LifetimeJson { from_nanos, to_nanos, count: lifetime.blocks, bytes: lifetime.bytes }
     })
     .collect()
 }
@@ -519,13 +530,14 @@ fn bytes_and_count(cost: Cost, sums: &Sums) -> (u64, u64) {
     (bytes, amount.blocks)
 }
 
-fn tell_entries(
+fn entries_json(
     questions: &mut Questions<'_>,
     entries: &[Entry],
     cost: Cost,
     limits: Limits,
-) -> Vec<EntryTold> {
-    let shown = &entries[..entries.len().min(limits.entries)];
+) -> Vec<EntryJson> {
+    let whole = cost.of(&questions.profile().totals);
+    let shown = &entries[..limits.shown(entries, cost, whole)];
     let stacks = |entry: &Entry| -> Vec<(u32, Position)> {
         entry.stacks.iter().take(limits.stacks).copied().collect()
     };
@@ -534,20 +546,20 @@ fn tell_entries(
         .iter()
         .map(|entry| {
             let (bytes, count) = bytes_and_count(cost, &entry.sums);
-            let stacks: Vec<StackTold> = stacks(entry)
+            let stacks: Vec<StackJson> = stacks(entry)
                 .into_iter()
                 .map(|(stack, asker)| {
                     let (bytes, count) = bytes_and_count(cost, questions.sums(stack));
                     let frames = questions.frames(stack, asker);
-                    StackTold {
+                    StackJson {
                         bytes,
                         count,
-                        frames: frames.into_iter().map(|line| tell_frame(questions, line)).collect(),
+                        frames: frames.into_iter().map(|line| frame_json(questions, line)).collect(),
                     }
                 })
                 .collect();
-            EntryTold {
-                frame: tell_frame(questions, entry.line),
+            EntryJson {
+                frame: frame_json(questions, entry.line),
                 bytes,
                 count,
                 error: questions.profile().sampling.is_estimate().then(|| cost.error(&entry.errors)),
@@ -559,11 +571,11 @@ fn tell_entries(
         .collect()
 }
 
-fn tell_frame(questions: &Questions<'_>, line: LineId) -> FrameTold {
+fn frame_json(questions: &Questions<'_>, line: LineId) -> FrameJson {
     let names = questions.names();
     let source = names.source_line(line);
     let module = names.module_path(line);
-    FrameTold {
+    FrameJson {
         function: names.function(source.function).name.to_string(),
         file: source.file.as_deref().map(str::to_owned),
         line: source.line,
@@ -571,29 +583,29 @@ fn tell_frame(questions: &Questions<'_>, line: LineId) -> FrameTold {
     }
 }
 
-fn tell_tree(questions: &Questions<'_>, tree: &Tree) -> Vec<TreeNodeTold> {
+fn tell_tree(questions: &Questions<'_>, tree: &Tree) -> Vec<TreeNodeJson> {
     let mut parents = vec![None; tree.nodes.len()];
     for (index, node) in tree.nodes.iter().enumerate() {
         node.children.iter().for_each(|&child| parents[child] = Some(index));
     }
-    let told = |(node, parent): (&super::TreeNode, Option<usize>)| TreeNodeTold {
+    let node_json = |(node, parent): (&super::TreeNode, Option<usize>)| TreeNodeJson {
         parent,
-        frame: node.line.map(|line| tell_frame(questions, line)),
+        frame: node.line.map(|line| frame_json(questions, line)),
         value: node.amount.value,
         count: node.amount.blocks,
         own_value: node.own.value,
     };
-    tree.nodes.iter().zip(parents).map(told).collect()
+    tree.nodes.iter().zip(parents).map(node_json).collect()
 }
 
-/// What grew between two recordings.
+/// The differences between two heaps.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct DiffReport {
     /// [`DIFF_SCHEMA`].
     pub schema: &'static str,
-    /// What is measured.
+    /// The measure.
     pub cost: &'static str,
-    /// What blocks are that were not freed before: `leaked` when that program exited, else `alive`.
+    /// The kind of blocks that were not freed before: `leaked` when that program exited, else `alive`.
     pub unfreed_before: &'static str,
     /// The same of those now.
     pub unfreed_after: &'static str,
@@ -601,18 +613,18 @@ pub struct DiffReport {
     /// costs are theirs, and what was allocated or freed before is not known.
     pub only_alive: bool,
     /// The totals before.
-    pub before: SumsTold,
+    pub before: SumsJson,
     /// The totals now.
-    pub after: SumsTold,
-    /// What differs, the greatest change first.
-    pub changes: Vec<ChangeTold>,
+    pub after: SumsJson,
+    /// The changes, the greatest first.
+    pub changes: Vec<ChangeJson>,
     /// How many changes there are besides.
     pub more_changes: usize,
 }
 
 /// A stack, or a function, that costs more or less than before.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct ChangeTold {
+pub struct ChangeJson {
     /// The function that asked; nothing where its module's names are not known.
     pub function: Option<String>,
     /// Its source file, without directories.
@@ -630,12 +642,12 @@ pub struct ChangeTold {
     /// Blocks now.
     pub count_after: u64,
     /// The frames from the one that asked outwards.
-    pub frames: Vec<ChangeFrameTold>,
+    pub frames: Vec<ChangeFrameJson>,
 }
 
-/// A frame of a [`ChangeTold`].
+/// A frame of a [`ChangeJson`].
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
-pub struct ChangeFrameTold {
+pub struct ChangeFrameJson {
     /// As there.
     pub function: Option<String>,
     /// As there.
@@ -654,7 +666,7 @@ impl DiffReport {
         unfreed: [Unfreed; 2],
         limit: usize,
     ) -> Self {
-        let changes: Vec<ChangeTold> = entries.iter().take(limit).map(tell_change).collect();
+        let changes: Vec<ChangeJson> = entries.iter().take(limit).map(tell_change).collect();
         Self {
             schema: DIFF_SCHEMA,
             cost: diff.cost.name(),
@@ -669,15 +681,15 @@ impl DiffReport {
     }
 }
 
-fn tell_change(entry: &DiffEntry) -> ChangeTold {
-    let frame = |frame: &super::DiffFrame| ChangeFrameTold {
+fn tell_change(entry: &DiffEntry) -> ChangeJson {
+    let frame = |frame: &super::DiffFrame| ChangeFrameJson {
         function: frame.function.as_deref().map(str::to_owned),
         file: frame.file.clone(),
         module: frame.module.clone(),
     };
-    let frames: Vec<ChangeFrameTold> = entry.frames.iter().map(frame).collect();
+    let frames: Vec<ChangeFrameJson> = entry.frames.iter().map(frame).collect();
     let asker = frames.first().cloned();
-    ChangeTold {
+    ChangeJson {
         function: asker.as_ref().and_then(|asker| asker.function.clone()),
         file: asker.as_ref().and_then(|asker| asker.file.clone()),
         module: asker.map_or_else(String::new, |asker| asker.module),

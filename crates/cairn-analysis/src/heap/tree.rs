@@ -1,4 +1,4 @@
-//! Stacks put together into a tree of functions: from `main` inwards, or from the allocations outwards.
+//! Merges stacks into a tree of functions: from `main` inwards, or from the allocations outwards.
 //!
 //! A tree is grown level by level, and only where it will be shown: the names of a branch that is too small to be shown are
 //! never looked up.
@@ -31,7 +31,7 @@ pub struct TreeLimits {
 }
 
 impl Default for TreeLimits {
-    /// What fits a few screens.
+    /// As much as fits a few screens.
     fn default() -> Self {
         Self { least_share: 0.01, most_levels: 100, most_nodes: 10_000 }
     }
@@ -42,7 +42,7 @@ impl TreeLimits {
     pub const NONE: Self = Self { least_share: 0.0, most_levels: usize::MAX, most_nodes: usize::MAX };
 }
 
-/// A tree of functions; node 0 is the root, which stands for everything.
+/// A tree of functions; node 0 is the root, which holds everything.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tree {
     /// The nodes: each one's children come after it, in the order of [`TreeNode::children`].
@@ -58,13 +58,13 @@ pub struct TreeNode {
     pub line: Option<LineId>,
     /// How many calls from the root.
     pub level: usize,
-    /// What went through it.
+    /// The cost of it and of its children.
     pub amount: Amount,
-    /// What ended in it: was asked for by it, or, from the allocations outwards, came from its being the outermost one.
+    /// The cost of itself: asked for by it, or, from the allocations outwards, of stacks in which it is the outermost frame.
     pub own: Amount,
     /// Its children, most expensive first.
     pub children: Vec<usize>,
-    /// What went through children that were left out.
+    /// The cost of children that were left out.
     pub left_out: Amount,
 }
 
@@ -89,7 +89,7 @@ type Places = Vec<(Position, Amount)>;
 
 /// Tells what lies behind a set of places.
 trait Growth {
-    /// What ends in the places, and the places behind them; makes their names known.
+    /// Finds the names of the places; returns the cost that ends in them, and the places behind them.
     fn step(&self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places);
 
     /// Makes the names known that [`step`](Self::step) needs for all of these.
@@ -113,7 +113,7 @@ impl Questions<'_> {
         }
     }
 
-    /// The positions of those who asked, with what they asked for, each position once, in order.
+    /// The positions of frames that asked for memory, with the cost, each position once, in order.
     fn ends(&self, cost: Cost) -> Places {
         let mut ends: Places = self
             .askers
@@ -122,10 +122,10 @@ impl Questions<'_> {
             .filter(|(_, amount)| !amount.is_zero())
             .collect();
         ends.sort_unstable_by_key(|&(position, _)| position);
-        ends.dedup_by(|next, kept| {
-            let same = next.0 == kept.0;
+        ends.dedup_by(|next, first| {
+            let same = next.0 == first.0;
             if same {
-                kept.1 = kept.1.plus(next.1);
+                first.1 = first.1.plus(next.1);
             }
             same
         });
@@ -168,7 +168,7 @@ fn sum(places: &Places) -> Amount {
     places.iter().fold(Amount::default(), |sum, (_, amount)| sum.plus(*amount))
 }
 
-/// Puts places together by function, as children of `parent`. Returns those that are kept, with their places.
+/// Merges places by function into children of `parent`. Returns the children that are large enough, with their places.
 fn branch(
     questions: &Questions<'_>,
     tree: &mut Tree,
@@ -203,7 +203,7 @@ fn branch(
     });
     let whole = tree.nodes[0].amount;
     let level = tree.nodes[parent].level + 1;
-    let mut kept = Vec::new();
+    let mut children = Vec::new();
     for branch in branches {
         let too_small = branch.amount.share_of(whole) < limits.least_share;
         if too_small || level > limits.most_levels || tree.nodes.len() > limits.most_nodes {
@@ -221,9 +221,9 @@ fn branch(
             children: Vec::new(),
             left_out: Amount::default(),
         });
-        kept.push((node, branch.places));
+        children.push((node, branch.places));
     }
-    kept
+    children
 }
 
 /// From the allocations to their callers: places are where the stacks of a node have come to.
@@ -258,7 +258,7 @@ impl Growth for Outwards {
 struct Inwards {
     /// By stack: what was asked for at its innermost address or further in.
     below: Vec<Amount>,
-    /// What was asked for just there.
+    /// The cost of the frame itself.
     ends: HashMap<Position, Amount>,
     lost: Amount,
     /// Folded frames in which something ends: what they lead to is elsewhere in the tree.
@@ -334,7 +334,7 @@ impl Inwards {
                 start.extend(self.without_nameless_start(questions, position, amount, &mut open));
                 continue;
             }
-            // What ends in start-up itself stays there.
+            // The cost that ends in start-up itself stays there.
             if let Some(&own) = self.ends.get(&position) {
                 start.push((position, own));
                 self.closed.insert(position);
@@ -390,7 +390,7 @@ impl Inwards {
         if position.inlined == 0 {
             return self.outermost(questions, position.stack);
         }
-        // What is further in than a frame is what is in it, less what ends there.
+        // The cost of a frame's callees is its own cost without the part that ends there.
         let own = self.ends.get(&position).copied().unwrap_or_default();
         let inner = amount.minus(own);
         let place = (Position { inlined: position.inlined - 1, ..position }, inner);

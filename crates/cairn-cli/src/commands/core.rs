@@ -1,7 +1,6 @@
 //! `cairn core`: finds out who allocated the blocks in an image of memory.
 
 mod answers;
-pub(super) mod blocks;
 mod json;
 mod print;
 
@@ -9,38 +8,39 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::heap::{
-    Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, Stacks,
-    TreeLimits,
+    Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, TreeLimits,
 };
+use cairn_analysis::source::names_of_image;
 use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
 use cairn_exchange::{Profile, Subject, Target, write};
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_memory::heap::{Annotated, BlockLayout, FindOptions};
-use cairn_memory::image::{FileState, Image, ImageModule, Machine, OpenOptions, RawFile};
-use cairn_symbols::SymbolizerOptions;
+use cairn_memory::image::{Image, Machine, OpenOptions, RawFile};
 use cairn_wire::heapblock::ByteOrder;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::heap_text::{bytes, counted};
+use super::input_file::{InputFile, with_kind};
 use super::processes::parse_pid;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::new_file::{DASH, Output};
 use crate::output::{Outcome, Progress, complain, max_unpacked_bytes, refusal};
-use crate::standard_input::InputFile;
 use answers::{Answers, Wanted};
 use print::CorePrinter;
 
 /// Find out who allocated what, in a core file, a memory dump or a running process
 ///
-/// Finds annotated blocks (of heapprof, libwebsockets, and `cairn heap --annotate`); without any, it reads the heap of
-/// glibc's malloc. Shows which stacks hold the memory, what is damaged or leaked, what an address belongs to, and what the
-/// threads were doing.
+/// Finds annotated blocks (of heapprof, libwebsockets, and `cairn heap --annotate`); without any,
+/// it reads the heap of glibc's malloc. Shows which stacks hold the memory, what is damaged or
+/// leaked, what an address belongs to, and what the threads were doing.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Core {
-    /// The core file or minidump, - for standard input; and the program, if it was moved since it ran
+    /// The core file or minidump, - for standard input; and the program, if it was moved since it
+    /// ran
     #[arg(value_name = "FILE", num_args = 0..=2)]
     files: Vec<PathBuf>,
 
@@ -76,11 +76,13 @@ pub(crate) struct Core {
     #[arg(long)]
     heap: bool,
 
-    /// Show the block that contains this address or ends before it, and who allocated it. May be repeated
+    /// Show the block that contains this address or ends before it, and who allocated it. May be
+    /// repeated
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address, alias = "at")]
     address: Vec<u64>,
 
-    /// Show what points to the block at this address: registers, stacks, data, other blocks. May be repeated
+    /// Show what points to the block at this address: registers, stacks, data, other blocks. May be
+    /// repeated
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     refs: Vec<u64>,
 
@@ -304,7 +306,7 @@ impl Core {
     fn names(&self, answers: &Answers) -> Option<ModuleNames> {
         let wanted = self.symbols.wanted();
         let (options, allows) = (self.symbols.symbolizer(), self.symbols.allows_mismatch());
-        wanted.then(|| module_names(&answers.stacks.stacks, &answers.modules, options, allows))
+        wanted.then(|| names_of_image(&answers.stacks.stacks, &answers.modules, options, allows))
     }
 
     fn show(
@@ -401,8 +403,10 @@ impl Core {
             [first, second, ..] => (second, Some(first)),
         };
         options.program = self.program(program)?;
-        let core = InputFile::new(core)?;
-        Image::open(core.path(), &options).map_err(|error| core.error(&error))
+        let core = InputFile::open(core)?;
+        Image::open(core.path(), &options).map_err(|error| {
+            core.error(&with_kind(&error, core.path(), &[FileKind::Core, FileKind::Minidump]))
+        })
     }
 
     /// Returns the program with its canonical path, as modules are named.
@@ -443,7 +447,8 @@ impl Core {
         })
     }
 
-    /// Reports that raw memory contains no blocks for this machine, and names a machine for which it does.
+    /// Reports that raw memory contains no blocks for this machine, and names a machine for which
+    /// it does.
     fn report_no_blocks(&self, machine: Machine) -> io::Result<()> {
         let others = [WordSize::Bits64, WordSize::Bits32].into_iter().flat_map(|word_size| {
             [ByteOrder::LittleEndian, ByteOrder::BigEndian]
@@ -486,26 +491,6 @@ impl Core {
         };
         self.raw.iter().map(file).collect()
     }
-}
-
-/// Returns names for the stacks of an image, without modules of unknown builds unless the user allows them.
-fn module_names(
-    stacks: &Stacks,
-    modules: &[ImageModule],
-    options: SymbolizerOptions,
-    allows_mismatch: bool,
-) -> ModuleNames {
-    let names = ModuleNames::of(stacks, options);
-    if allows_mismatch {
-        return names;
-    }
-    let modules = modules.iter().enumerate();
-    names.without(modules.filter(|(_, module)| is_unsure(module)).map(|(index, _)| index))
-}
-
-/// True if any build of the module may have run: the file on disk may name other functions.
-fn is_unsure(module: &ImageModule) -> bool {
-    !module.is_identified || module.build_id.is_empty() && matches!(module.file, FileState::Different(_))
 }
 
 fn machine_name(machine: Machine) -> String {

@@ -1,4 +1,4 @@
-//! `cairn debugger`: the command `cairn-block` for gdb and lldb.
+//! `cairn debugger`: prints the command `cairn-block` for gdb and lldb.
 
 use std::io::{self, Write};
 
@@ -6,10 +6,11 @@ use clap::{Args, ValueEnum};
 
 use crate::output::Outcome;
 
-/// Print the command cairn-block for gdb or lldb: who allocated the block at an address
+/// Print the command cairn-block for gdb or lldb: the stack that allocated the block at an address
 ///
-/// In the debugger, `cairn-block ADDRESS` shows where the block at an address begins, its size, and the stack that allocated
-/// it: of the core file that is open, or of the program that is stopped, whose memory is saved for a moment.
+/// In the debugger, `cairn-block ADDRESS` shows the start and the size of the block at an address,
+/// and the stack that allocated it, in the open core file or in the stopped program, whose memory
+/// is saved for a moment.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +18,7 @@ Examples:
   cairn debugger lldb > ~/.cairn_lldb.py     then, in ~/.lldbinit:  command script import ~/.cairn_lldb.py
   gdb ./program core.4711 -ex 'cairn-block pointer'
 
-The environment variable CAIRN says where cairn is, if not on PATH.")]
+The environment variable CAIRN names the cairn program, if it is not on PATH.")]
 pub(crate) struct Debugger {
     /// The debugger
     debugger: Name,

@@ -82,7 +82,8 @@ pub(crate) struct Decode {
     #[arg(long, value_name = "HOW", default_value = "base64")]
     text: OutputEncoding,
 
-    /// Word size of the machine that made the stacks, if the format does not say it [default: that of --exe, else 64]
+    /// Word size of the machine that made the stacks, if the format does not say it [default: that
+    /// of --exe, else 64]
     #[arg(long, value_name = "BITS", value_parser = ["16", "32", "64"])]
     word: Option<String>,
 
@@ -282,7 +283,8 @@ impl Decode {
         Ok(outcome)
     }
 
-    /// Ends the program like clap does when options contradict each other in a way that clap cannot detect.
+    /// Ends the program like clap does when options contradict each other in a way that clap cannot
+    /// detect.
     fn check_combinations(&self) {
         let is_xnu = self.input_format == InputFormat::Named(FormatName::Xnu);
         let (kind, complaint) = match (self.input_format, self.format) {

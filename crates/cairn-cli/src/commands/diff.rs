@@ -1,99 +1,138 @@
-//! `cairn diff`: what grew between two recordings, or two moments of one.
+//! `cairn diff`: shows what grew between two recordings, or two moments of one.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-#[cfg(target_os = "linux")]
-use cairn_analysis::heap::NoNames;
 use cairn_analysis::heap::schema::DiffReport;
 use cairn_analysis::heap::{Cost, Diff, DiffEntry, DiffFrame, HeapProfile, Names, Questions, Sums, Unfreed};
+use cairn_analysis::source::{HeapSource, Question, ReadDetail, SourceNames, TimePoint, TimeSpan};
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
+use clap::{Args, CommandFactory, ValueEnum};
 
-#[cfg(target_os = "linux")]
-use super::core::blocks::CoreBlocks;
-use super::heap_input::{
-    Heap, HeapInput, Moment, Symbols, complain_about, nanos_of, outcome_of, parse_moment, read_stacks,
-};
+use super::heap_input::{HeapInput, OpenHeap, complain_about, failed, outcome_of, read, worse_of};
 use super::heap_text::{bytes, count, shortened, signed_bytes, signed_count, width};
-use super::report::CostName;
-#[cfg(target_os = "linux")]
-use crate::output::complain;
-use crate::output::{Outcome, Palette, Progress, colored_stdout, printable};
+use super::options::{CostName, ListOptions, OutputOptions, TextOutput, ViewName, views};
+use crate::output::{Outcome, Palette, Progress, printable};
 
 /// Show what grew between two recordings or core files, or two moments of one recording
 ///
-/// Of core files and minidumps the blocks that were alive are compared. Stacks are matched by functions, modules and files, not by addresses or lines, so that another build compares well.
+/// Compares files of any kind: recordings, core files, files of other tools. Of a core file or minidump the blocks that were
+/// alive are compared. Stacks are matched by functions, modules and files, not by addresses or lines, so that another build
+/// compares well.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DiffCommand {
-    /// The recording or core file before
+    /// The file before; - for standard input
     before: PathBuf,
 
-    /// The recording or core file after; leave it out to compare two moments of one recording
+    /// The file after; leave it out to compare two moments of one recording
     after: Option<PathBuf>,
 
-    /// Look at the first recording as it was at this time, as 1.5s or peak
-    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
-    from: Option<Moment>,
+    /// Compare from this moment of the first file, as 1.5s or peak
+    #[arg(long, value_name = "TIME")]
+    from: Option<TimePoint>,
 
-    /// Look at the second recording as it was at this time
-    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
-    to: Option<Moment>,
+    /// Compare to this moment of the second file
+    #[arg(long, value_name = "TIME")]
+    to: Option<TimePoint>,
 
-    /// What is compared [default: peak; leaked, which is what is alive, where a time is given]
+    /// The meaning of an entry: one stack, or all stacks of a function or module [default: stack]
+    #[arg(long, value_name = "VIEW", value_parser = views(VIEWS))]
+    by: Option<ViewName>,
+
+    /// --by function, as it was called
+    #[arg(long, hide = true, conflicts_with = "by")]
+    by_function: bool,
+
+    /// The measure [default: peak; leaked, which is what is alive, where a time is given]
     #[arg(long, value_name = "COST")]
     cost: Option<CostName>,
 
-    /// Put together what one function asked for, whoever called it
-    #[arg(long)]
-    by_function: bool,
+    #[command(flatten)]
+    list: ListOptions,
 
-    /// Changes that are shown
-    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20, conflicts_with = "full")]
-    limit: usize,
+    /// End with exit code 4 when the cost grew by more than this, as 64KiB, 100, or 5% of what it was; for checks before a
+    /// merge
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_growth)]
+    fail_above: Option<Growth>,
 
-    /// Show every change and every frame
-    #[arg(long)]
-    full: bool,
+    /// The format of the answer
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: DiffFormat,
 
-    /// End with exit code 4 when the cost grew by more than this, as 64KiB or 100; for checks before a merge
-    #[arg(long, value_name = "AMOUNT", value_parser = super::heap_input::parse_size)]
-    fail_above: Option<u64>,
-
-    /// Print one JSON object; docs/book/reference/json.md describes its fields
-    #[arg(long)]
+    /// Print one JSON object; docs/book/reference/json.md describes its fields. Short for --format json
+    #[arg(long, conflicts_with = "format")]
     json: bool,
 
     #[command(flatten)]
+    output: OutputOptions,
+
+    #[command(flatten)]
     input: HeapInput,
+}
+
+/// A format of the answer.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DiffFormat {
+    /// For people
+    Text,
+    /// One JSON object, for programs
+    Json,
+}
+
+/// Entries that are shown without --limit.
+const USUAL_ENTRIES: usize = 20;
+
+/// The views that two heaps can be compared by.
+const VIEWS: &[ViewName] = &[ViewName::Stack, ViewName::Function, ViewName::Module];
+
+/// How much a cost may grow.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Growth {
+    /// By bytes or blocks.
+    Amount(u64),
+    /// By a part of what it was before, from 0 on.
+    Share(f64),
+}
+
+fn parse_growth(text: &str) -> Result<Growth, String> {
+    let Some(number) = text.strip_suffix('%') else {
+        return super::heap_input::parse_size(text).map(Growth::Amount);
+    };
+    let percent: f64 = number.trim_end().parse().map_err(|_| format!("{text}: not a percentage, as 5%"))?;
+    let is_sound = percent.is_finite() && percent >= 0.0;
+    if is_sound {
+        Ok(Growth::Share(percent / 100.0))
+    } else {
+        Err(format!("{text}: not a percentage, as 5%"))
+    }
+}
+
+impl Growth {
+    fn is_exceeded(self, diff: &Diff) -> bool {
+        match self {
+            Self::Amount(most) => diff.growth() > i128::from(most),
+            Self::Share(share) => diff.growth() as f64 > diff.before.value as f64 * share,
+        }
+    }
 }
 
 const EXAMPLES: &str = "\
 Examples:
   cairn diff old.cairn new.cairn                     what costs more at the peak
   cairn diff old.cairn new.cairn --cost leaked --fail-above 0
+  cairn diff old.cairn new.cairn --by function --limit 1%
   cairn diff core.100 core.200                       what blocks two cores of one program hold
   cairn diff app.4711.cairn --from 10s --to 60s      what is alive at 60 s and was not at 10 s
 
-Exit codes: 0 all went well; 1 a recording cannot be read; 2 the arguments make no sense; 3 parts of one are missing;
-4 the cost grew by more than --fail-above.";
+Exit codes: 0 success; 1 a file cannot be read, or cannot answer the question; 2 invalid arguments;
+3 parts of a file are missing from the answer; 4 the cost grew by more than --fail-above.";
 
 /// One of the two.
 struct Side {
-    path: PathBuf,
-    source: Source,
-    symbols: Symbols,
-    to_nanos: u64,
-}
-
-/// Where the blocks of a side are.
-enum Source {
-    /// In a recording, or a file of another tool.
-    Heap(Box<Heap>),
-    /// In an image of memory.
-    #[cfg(target_os = "linux")]
-    Core(Box<CoreBlocks>),
+    heap: OpenHeap,
+    symbols: SourceNames,
+    span: TimeSpan,
 }
 
 /// The sums of a side, and how complete they are.
@@ -103,62 +142,15 @@ struct SideRead {
 }
 
 impl Side {
-    /// What its blocks are that were not freed.
-    fn unfreed(&self) -> Unfreed {
-        match &self.source {
-            Source::Heap(heap) if self.to_nanos == u64::MAX => heap.about().unfreed,
-            _ => Unfreed::Alive,
-        }
-    }
-
-    /// True when it has no blocks but those that are alive.
-    fn is_image(&self) -> bool {
-        !matches!(self.source, Source::Heap(_))
-    }
-
-    fn usual_cost(&self) -> Cost {
-        match &self.source {
-            Source::Heap(heap) => heap.usual_cost(),
-            #[cfg(target_os = "linux")]
-            Source::Core(_) => Cost::Leaked,
-        }
-    }
-
-    fn names<'a>(&'a self, input: &HeapInput) -> Names<'a> {
-        match &self.source {
-            Source::Heap(heap) => input.names(heap, &self.symbols),
-            #[cfg(target_os = "linux")]
-            Source::Core(blocks) => input.names_of(blocks.stacks(), &self.symbols),
-        }
+    fn source(&self) -> &HeapSource {
+        &self.heap.source
     }
 
     fn read(&self, input: &HeapInput, names: &mut Names<'_>) -> io::Result<SideRead> {
-        match &self.source {
-            Source::Heap(heap) => {
-                let scope = input.scope(heap, names, 0, self.to_nanos)?;
-                let read = read_stacks(&self.path, heap, scope)?;
-                let outcome = outcome_of(&read, Outcome::Done);
-                Ok(SideRead { profile: read.profile, outcome })
-            }
-            #[cfg(target_os = "linux")]
-            Source::Core(blocks) => {
-                let scope = input.scope_of_image(&self.path, names)?;
-                Ok(SideRead { profile: blocks.profile(scope), outcome: Outcome::Done })
-            }
-        }
-    }
-
-    fn complain(&self) -> Outcome {
-        match &self.source {
-            Source::Heap(heap) => complain_about(&self.path, heap),
-            #[cfg(target_os = "linux")]
-            Source::Core(blocks) => {
-                for finding in blocks.findings() {
-                    complain(&format_args!("{}: {finding}", self.path.display()));
-                }
-                if blocks.findings().is_empty() { Outcome::Done } else { Outcome::Incomplete }
-            }
-        }
+        let scope = input.scope(self.source(), names, self.span)?;
+        let read = read(self.source(), scope, ReadDetail::Stacks)?;
+        let outcome = outcome_of(&read);
+        Ok(SideRead { profile: read.profile, outcome })
     }
 }
 
@@ -169,29 +161,28 @@ impl DiffCommand {
                 "one recording is compared with itself at two times: give --from TIME, or a second recording";
             crate::Cairn::command().error(ErrorKind::MissingRequiredArgument, complaint).exit()
         }
+        let is_twice = |path: &Path| path == Path::new("-");
+        if is_twice(&self.before) && self.after.as_deref().is_none_or(is_twice) {
+            let complaint = "standard input can be read once: name a file for the other side";
+            crate::Cairn::command().error(ErrorKind::ArgumentConflict, complaint).exit()
+        }
+        let mut output = self.output.begin_text(self.after.as_deref().unwrap_or(&self.before))?;
         let progress = Progress::begin("reading both recordings");
         let before = self.side(&self.before, self.from)?;
         let after = self.side(self.after.as_ref().unwrap_or(&self.before), self.to)?;
-        let is_image = before.is_image() || after.is_image();
-        let usual = if self.from.is_some() || self.to.is_some() || is_image {
-            Cost::Leaked
-        } else {
-            after.usual_cost()
-        };
-        let cost = self.cost.map_or(usual, CostName::cost);
-        if is_image && cost != Cost::Leaked {
-            let why = "an image of memory has the blocks that were alive, and nothing of those before; compare it with --cost \
-                       leaked";
-            return Err(io::Error::other(format!("--cost {}: {why}", cost.name())));
-        }
+        let cost = self.cost(&before, &after)?;
         let (diff, totals, of_events) = self.compare(&before, &after, cost)?;
         drop(progress);
-        let by_function = self.by_function.then(|| diff.by_function());
-        let entries = by_function.as_deref().unwrap_or(&diff.entries);
-        let limit = self.most_entries();
-        let unfreed = [before.unfreed(), after.unfreed()];
-        let mut output = BufWriter::new(colored_stdout());
-        if self.json {
+        let grouped = match self.view() {
+            ViewName::Function => Some(diff.by_function()),
+            ViewName::Module => Some(diff.by_module()),
+            _ => None,
+        };
+        let entries = self.shown(&diff, grouped.as_deref().unwrap_or(&diff.entries));
+        let limit = self.list.most_entries(USUAL_ENTRIES);
+        let unfreed = [&before, &after].map(|side| side.source().unfreed(side.span));
+        let is_image = before.source().is_image() || after.source().is_image();
+        if self.json || self.format == DiffFormat::Json {
             let mut report = DiffReport::new(&diff, entries, (&totals.0, &totals.1), unfreed, limit);
             report.only_alive = is_image;
             serde_json::to_writer(&mut output, &report)?;
@@ -200,52 +191,54 @@ impl DiffCommand {
             let shown = if is_image { &[Cost::Leaked][..] } else { &Cost::ALL };
             self.print(&mut output, &diff, entries, &totals, unfreed, shown)?;
         }
-        output.flush()?;
-        let grew_too_much = self.fail_above.is_some_and(|most| diff.growth() > i128::from(most));
-        let outcomes = [before.complain(), after.complain()];
-        before.symbols.finish(&self.input);
+        output.finish()?;
+        let grew_too_much = self.fail_above.is_some_and(|most| most.is_exceeded(&diff));
+        let outcomes = [complain_about(before.source()), complain_about(after.source())];
+        self.input.finish(before.symbols);
         if self.after.is_some() {
-            after.symbols.finish(&self.input);
+            self.input.finish(after.symbols);
         }
-        Ok(match outcomes {
-            _ if grew_too_much => Outcome::Exceeded,
-            [Outcome::Done, Outcome::Done] => of_events,
-            [Outcome::Done, outcome] | [outcome, _] => outcome,
-        })
+        if grew_too_much {
+            return Ok(Outcome::Exceeded);
+        }
+        Ok(worse_of(worse_of(outcomes[0], outcomes[1]), of_events))
     }
 
-    const fn most_entries(&self) -> usize {
-        if self.full { usize::MAX } else { self.limit }
+    fn view(&self) -> ViewName {
+        if self.by_function { ViewName::Function } else { self.by.unwrap_or(ViewName::Stack) }
     }
 
-    fn side(&self, path: &Path, moment: Option<Moment>) -> io::Result<Side> {
-        #[cfg(target_os = "linux")]
-        if let Some(blocks) = CoreBlocks::open(path, &self.input.image_options())? {
-            if moment.is_some() || self.after.is_none() {
-                let why =
-                    "an image of memory is one moment; compare it with another one, without --from and --to";
-                return Err(io::Error::other(format!("{}: {why}", path.display())));
-            }
-            let symbols = if self.input.wants_names() {
-                let names = blocks.names(self.input.symbolizer(), self.input.allows_mismatch());
-                Symbols::Files(Box::new(names))
-            } else {
-                Symbols::None(NoNames)
-            };
-            let source = Source::Core(Box::new(blocks));
-            return Ok(Side { path: path.to_owned(), source, symbols, to_nanos: u64::MAX });
+    /// The cost that both sides can answer for.
+    fn cost(&self, before: &Side, after: &Side) -> io::Result<Cost> {
+        let usual = [before, after].map(|side| side.source().usual_cost(side.span));
+        let usual = if usual.contains(&Cost::Leaked) { Cost::Leaked } else { usual[1] };
+        let cost = self.cost.map_or(usual, CostName::cost);
+        for side in [before, after] {
+            side.source().check(Question::Cost(cost)).map_err(failed)?;
         }
+        Ok(cost)
+    }
+
+    /// The changes that are a large enough part of the larger whole.
+    fn shown<'e>(&self, diff: &Diff, entries: &'e [DiffEntry]) -> &'e [DiffEntry] {
+        let whole = diff.before.value.max(diff.after.value) as f64;
+        let least = self.list.least_share().unwrap_or(0.0) * whole;
+        let is_shown = |entry: &&DiffEntry| entry.growth().unsigned_abs() as f64 >= least;
+        &entries[..entries.iter().take_while(is_shown).count()]
+    }
+
+    fn side(&self, path: &Path, moment: Option<TimePoint>) -> io::Result<Side> {
         let heap = self.input.open(path)?;
-        let to_nanos = match moment {
-            Some(moment) => nanos_of(path, &heap, moment)?,
-            None => u64::MAX,
-        };
-        let symbols = self.input.symbols(&heap);
-        Ok(Side { path: path.to_owned(), source: Source::Heap(Box::new(heap)), symbols, to_nanos })
+        // One file that has no times cannot be compared with itself.
+        let moment = moment.or_else(|| self.after.is_none().then_some(TimePoint::Nanos(u64::MAX)));
+        let span = heap.source.span(moment, None, None).map_err(failed)?;
+        let symbols = heap.source.symbols();
+        Ok(Side { heap, symbols, span })
     }
 
     fn compare(&self, before: &Side, after: &Side, cost: Cost) -> io::Result<(Diff, (Sums, Sums), Outcome)> {
-        let (mut names_before, mut names_after) = (before.names(&self.input), after.names(&self.input));
+        let mut names_before = self.input.names(before.source(), &before.symbols);
+        let mut names_after = self.input.names(after.source(), &after.symbols);
         let read_before = before.read(&self.input, &mut names_before)?;
         let read_after = after.read(&self.input, &mut names_after)?;
         let mut questions_before = Questions::new(&read_before.profile, names_before);
@@ -260,19 +253,19 @@ impl DiffCommand {
 
     fn print(
         &self,
-        output: &mut impl Write,
+        output: &mut TextOutput,
         diff: &Diff,
         entries: &[DiffEntry],
         totals: &(Sums, Sums),
         unfreed: [Unfreed; 2],
         shown: &[Cost],
     ) -> io::Result<()> {
-        let limit = self.most_entries();
+        let limit = self.list.most_entries(USUAL_ENTRIES);
         let name = |cost: Cost| match cost {
             Cost::Leaked => unfreed[0].of_both(unfreed[1]).word(),
             cost => cost.name(),
         };
-        let palette = Palette::of_stdout();
+        let palette = output.palette();
         let (Palette { dim, function }, strong) = (palette, palette.strong());
         writeln!(output, "{dim}  {:<10} {:>12} {:>12} {:>12}{dim:#}", "", "before", "after", "growth")?;
         for &cost in shown {
@@ -290,7 +283,7 @@ impl DiffCommand {
         if entries.is_empty() {
             return writeln!(output, "No stack costs more or less than before ({}).", name(diff.cost));
         }
-        writeln!(output, "{strong}What changed ({}){strong:#}", name(diff.cost))?;
+        writeln!(output, "{strong}Changes ({}){strong:#}", name(diff.cost))?;
         let width = width();
         for entry in entries.iter().take(limit) {
             let growth = if diff.cost.is_bytes() {
@@ -303,12 +296,12 @@ impl DiffCommand {
             write!(output, " {strong}{growth:>12}{strong:#} {column}")?;
             let used = 14 + column.chars().count();
             let indent = " ".repeat(used);
-            let most = if self.full { usize::MAX } else { 6 };
+            let most = if self.list.full { usize::MAX } else { 6 };
             for (index, frame) in entry.frames.iter().take(most).enumerate() {
                 let lead = if index == 0 { String::new() } else { format!("{indent}{dim}← {dim:#}") };
-                let (name, place) = told(frame);
+                let (name, place) = self.name_and_place(frame);
                 let room = width.saturating_sub(used + 2 + place.chars().count()).max(20);
-                let name = if self.full { name } else { shortened(&name, room) };
+                let name = if self.list.full { name } else { shortened(&name, room) };
                 writeln!(output, "{lead}{function}{name}{function:#}{dim}{place}{dim:#}")?;
             }
             if entry.frames.len() > most {
@@ -316,7 +309,7 @@ impl DiffCommand {
                 writeln!(
                     output,
                     "{indent}{dim}… {more} frames to {}{dim:#}",
-                    told(&entry.frames[entry.frames.len() - 1]).0
+                    self.name_and_place(&entry.frames[entry.frames.len() - 1]).0
                 )?;
             }
         }
@@ -325,14 +318,19 @@ impl DiffCommand {
         }
         Ok(())
     }
-}
 
-/// A frame's name, and where it is.
-fn told(frame: &DiffFrame) -> (String, String) {
-    let Some(function) = &frame.function else {
-        return (format!("[in {}, names not known]", printable(&frame.module)), String::new());
-    };
-    let file = frame.file.as_deref().map(|file| format!("  {file}")).unwrap_or_default();
-    let module = if frame.module.is_empty() { String::new() } else { format!(" [{}]", frame.module) };
-    (printable(function).into_owned(), printable(&format!("{file}{module}")).into_owned())
+    /// A frame's name, and where it is.
+    fn name_and_place(&self, frame: &DiffFrame) -> (String, String) {
+        let Some(function) = &frame.function else {
+            let name = match (self.view(), frame.module.as_str()) {
+                (ViewName::Module, "") => "outside of all modules".to_owned(),
+                (ViewName::Module, module) => printable(module).into_owned(),
+                (_, module) => format!("[in {}, names not known]", printable(module)),
+            };
+            return (name, String::new());
+        };
+        let file = frame.file.as_deref().map(|file| format!("  {file}")).unwrap_or_default();
+        let module = if frame.module.is_empty() { String::new() } else { format!(" [{}]", frame.module) };
+        (printable(function).into_owned(), printable(&format!("{file}{module}")).into_owned())
+    }
 }

@@ -3,14 +3,15 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use cairn_analysis::heap::{Cost, Direction, FlameOptions, TreeLimits};
-use clap::Args;
+use cairn_analysis::heap::{Cost, Direction, FlameOptions, Questions, TreeLimits};
+use cairn_analysis::source::{HeapSource, ReadDetail, TimeSpan};
+use clap::{Args, ValueEnum};
 
-use super::heap_input::{
-    HeapInput, Moment, complain_about, nanos_of, outcome_of, parse_moment, questions, read_stacks, title_of,
-};
+use super::heap_input::{HeapInput, complain_about, outcome_of, read, worse_of};
 use super::heap_text::{bytes, count, counted, duration};
-use super::report::CostName;
+use super::options::{
+    CostName, ListOptions, OutputOptions, TimeOptions, ViewName, cost_of, parse_percent, views,
+};
 use crate::new_file::Output;
 use crate::output::{Outcome, Progress};
 
@@ -20,104 +21,164 @@ use crate::output::{Outcome, Progress};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct FlameCommand {
-    /// The recording; a file of heaptrack, pprof, the Firefox Profiler or call-stack-tracker will do too
+    /// A recording, a core file or minidump, a file of heaptrack, pprof, the Firefox Profiler or call-stack-tracker; - for
+    /// standard input
     file: PathBuf,
 
-    /// What widths stand for [default: peak]
+    /// Where the graph begins: tree at main, callers at the functions that asked for memory
+    #[arg(long, value_name = "VIEW", value_parser = views(VIEWS), default_value = "tree")]
+    by: ViewName,
+
+    /// The measure of widths [default: peak; leaked, which is what is alive, where a time is given]
     #[arg(long, value_name = "COST")]
     cost: Option<CostName>,
 
-    /// Where to write it; - for standard output
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
-    output: PathBuf,
+    #[command(flatten)]
+    times: TimeOptions,
 
-    /// Replace a file that is there
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    list: ListOptions,
 
-    /// Write folded stacks as text, for speedscope, inferno and flamegraph.pl
-    #[arg(long)]
+    /// --limit in percent, as it was called
+    #[arg(long, hide = true, value_name = "PERCENT", value_parser = parse_percent, conflicts_with = "limit")]
+    least: Option<f64>,
+
+    /// The format
+    #[arg(long, value_name = "FORMAT", default_value = "svg")]
+    format: FlameFormat,
+
+    /// --format folded, as it was called
+    #[arg(long, hide = true, conflicts_with = "format")]
     folded: bool,
 
-    /// Leave out what is narrower than this part of the whole, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.05, value_parser = parse_percent)]
-    least: f64,
-
-    /// Draw the heap as it was at this time, as 1.5s, 200ms, or peak
-    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
-    at: Option<Moment>,
+    #[command(flatten)]
+    output: OutputOptions,
 
     #[command(flatten)]
     input: HeapInput,
 }
 
+/// The views that a graph can have.
+const VIEWS: &[ViewName] = &[ViewName::Tree, ViewName::Callers];
+
+/// A format of the graph.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FlameFormat {
+    /// A picture for a browser
+    Svg,
+    /// Folded stacks as text, for speedscope, inferno and flamegraph.pl
+    Folded,
+}
+
 const EXAMPLES: &str = "\
 Examples:
   cairn flame app.4711.cairn -o peak.svg
-  cairn flame app.4711.cairn --cost leaked -o leaks.svg
-  cairn flame app.4711.cairn --folded | inferno-flamegraph > peak.svg
+  cairn flame app.4711.cairn --cost leaked --limit 1% -o leaks.svg
+  cairn flame core.4711 -o core.svg                      the blocks in a core file
+  cairn flame app.4711.cairn --format folded | inferno-flamegraph > peak.svg
 
-Exit codes: 0 all went well; 1 the recording cannot be read; 2 the arguments make no sense; 3 parts of it are missing.";
+--limit 1% leaves out what is narrower than 1 % of the whole; 0.05 % is usual, and --full leaves out nothing.
 
-fn parse_percent(text: &str) -> Result<f64, String> {
-    let percent: f64 = text.parse().map_err(|_| format!("{text}: not a number"))?;
-    if (0.0..=100.0).contains(&percent) { Ok(percent) } else { Err(format!("{text}: percent are 0 to 100")) }
-}
+Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question; 2 invalid arguments;
+3 parts of the file are missing from the answer.";
 
 impl FlameCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        // What cannot be written is said before minutes of reading.
-        let mut output = Output::create(&self.output, self.force, &self.file)?;
+        if self.by == ViewName::Callers && self.is_folded() {
+            let text = "folded stacks begin at main: leave --by callers out\n";
+            clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text).exit();
+        }
+        // An output that cannot be written is refused before minutes of reading.
+        let mut output = self.begin()?;
         let progress = Progress::begin("reading the events");
         let heap = self.input.open(&self.file)?;
-        let to_nanos = match self.at {
-            Some(at) => nanos_of(&self.file, &heap, at)?,
-            None => u64::MAX,
-        };
-        let symbols = self.input.symbols(&heap);
+        let source = &heap.source;
+        let span = self.times.span(source)?;
+        let cost = cost_of(source, self.cost, span)?;
+        let symbols = source.symbols();
         let (text, of_events) = {
-            let mut names = self.input.names(&heap, &symbols);
-            let scope = self.input.scope(&heap, &mut names, 0, to_nanos)?;
-            let answer = read_stacks(&self.file, &heap, scope)?;
+            let mut names = self.input.names(source, &symbols);
+            let scope = self.input.scope(source, &mut names, span)?;
+            let answer = read(source, scope, ReadDetail::Stacks)?;
             progress.now("looking for names");
-            let mut questions = questions(&answer, names);
-            let cost = self.cost.map_or(heap.usual_cost(), CostName::cost);
-            let text = if self.folded {
+            let mut questions = Questions::new(&answer.profile, names);
+            let text = if self.is_folded() {
                 questions.folded(cost)
             } else {
-                let limits =
-                    TreeLimits { least_share: self.least / 100.0, most_levels: 2000, most_nodes: 200_000 };
-                let tree = questions.tree(Direction::FromMain, cost, limits);
-                let amount = tree.nodes[0].amount;
-                let profile = questions.profile();
-                let whole = if cost.is_bytes() {
-                    format!("{} in {}", bytes(amount.value), counted(amount.blocks, "block"))
-                } else {
-                    format!("{} allocations", count(amount.value))
-                };
-                let what = match cost {
-                    Cost::Peak => format!("held at the peak, after {}", duration(profile.peak_nanos)),
-                    Cost::Leaked => format!("alive after {}", duration(profile.end_nanos)),
-                    Cost::Allocated => "allocated in all".to_owned(),
-                    Cost::Count => "by number".to_owned(),
-                    Cost::Temporary => "freed before their thread allocated again".to_owned(),
-                };
-                let options =
-                    FlameOptions { title: title_of(&self.file, &heap), subtitle: format!("{whole}, {what}") };
-                questions.flame_svg(&tree, &options)
+                self.picture(source, &mut questions, cost, span)
             };
-            (text, outcome_of(&answer, Outcome::Done))
+            (text, outcome_of(&answer))
         };
         drop(progress);
-        let named =
-            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.output.display()));
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", self.output.output.display()))
+        };
         output.write_all(text.as_bytes()).map_err(named)?;
         output.finish()?;
-        let outcome = match complain_about(&self.file, &heap) {
-            Outcome::Done => of_events,
-            outcome => outcome,
-        };
-        symbols.finish(&self.input);
+        let outcome = worse_of(complain_about(source), of_events);
+        self.input.finish(symbols);
         Ok(outcome)
+    }
+
+    fn is_folded(&self) -> bool {
+        self.folded || self.format == FlameFormat::Folded
+    }
+
+    fn begin(&self) -> io::Result<Output> {
+        if self.is_folded() {
+            Output::create(&self.output.output, self.output.force, &self.file)
+        } else {
+            self.output.begin_file(&self.file, "a picture")
+        }
+    }
+
+    fn picture(
+        &self,
+        source: &HeapSource,
+        questions: &mut Questions<'_>,
+        cost: Cost,
+        span: TimeSpan,
+    ) -> String {
+        /// Most frames, so that a browser draws the picture without delay.
+        const MOST_FRAMES: usize = 200_000;
+        const USUAL_PERCENT: f64 = 0.05;
+        let usual = if self.list.is_limited() { 0.0 } else { self.least.unwrap_or(USUAL_PERCENT) / 100.0 };
+        // Deeper stacks are narrower than a line of a screen is high.
+        let most_levels = 2000;
+        let limits = if self.list.full {
+            TreeLimits { most_levels, ..TreeLimits::NONE }
+        } else {
+            TreeLimits {
+                least_share: self.list.least_share().unwrap_or(usual),
+                most_levels,
+                most_nodes: self.list.most_entries(MOST_FRAMES).min(MOST_FRAMES),
+            }
+        };
+        let direction = match self.by {
+            ViewName::Callers => Direction::FromAllocations,
+            _ => Direction::FromMain,
+        };
+        let tree = questions.tree(direction, cost, limits);
+        let amount = tree.nodes[0].amount;
+        let profile = questions.profile();
+        let whole = if cost.is_bytes() {
+            format!("{} in {}", bytes(amount.value), counted(amount.blocks, "block"))
+        } else {
+            format!("{} allocations", count(amount.value))
+        };
+        let what = match cost {
+            Cost::Peak => format!("held at the peak, after {}", duration(profile.peak_nanos)),
+            Cost::Leaked if source.is_image() => "alive in this image of memory".to_owned(),
+            Cost::Leaked => format!("alive after {}", duration(profile.end_nanos)),
+            Cost::Allocated => "allocated in all".to_owned(),
+            Cost::Count => "by number".to_owned(),
+            Cost::Temporary => "freed before their thread allocated again".to_owned(),
+        };
+        let since = match span.from_nanos {
+            0 => String::new(),
+            from => format!(", allocated after {}", duration(from)),
+        };
+        let options = FlameOptions { title: source.title(), subtitle: format!("{whole}, {what}{since}") };
+        questions.flame_svg(&tree, &options)
     }
 }

@@ -30,9 +30,10 @@ use live::Recordings;
 
 /// Record where a program's memory goes
 ///
-/// Runs the program unchanged, records every allocation and every free with its call stack to PROGRAM.PID.cairn in the
-/// current directory, and ends with the program's exit code. The program need not be recompiled; it must be linked
-/// dynamically, against glibc, for the processor of this machine.
+/// Runs the program unchanged, records every allocation and every free with its call stack to
+/// PROGRAM.PID.cairn in the current directory, and ends with the program's exit code. The program
+/// need not be recompiled; it must be linked dynamically, against glibc, for the processor of this
+/// machine.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct HeapCommand {
@@ -40,7 +41,8 @@ pub(crate) struct HeapCommand {
     action: Option<Action>,
 
     /// The program and its arguments. cairn's own options come before it
-    // Hyphens are not allowed in front: an option that cairn does not know is an error, not a program.
+    // Hyphens are not allowed in front: an option that cairn does not know is an error, not a
+    // program.
     #[arg(
         trailing_var_arg = true,
         required_unless_present_any = ["attach", "detach"],
@@ -56,8 +58,8 @@ pub(crate) struct HeapCommand {
     #[arg(long, value_name = "PID", value_parser = parse_pid, conflicts_with = "program")]
     detach: Option<u32>,
 
-    /// Write the recording to this file or directory (`DIR/` is created). In the name, `%n` stands for the program's
-    /// name and `%p` for its PID [default: %n.%p.cairn]
+    /// Write the recording to this file or directory (`DIR/` is created). In the name, `%n` stands
+    /// for the program's name and `%p` for its PID [default: %n.%p.cairn]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
 
@@ -77,7 +79,8 @@ pub(crate) struct HeapCommand {
     #[arg(long)]
     mmap: bool,
 
-    /// Record a sample: one byte in SIZE on average, as 512KiB. Costs almost nothing; totals are estimates
+    /// Record a sample: one byte in SIZE on average, as 512KiB. Costs almost nothing; totals are
+    /// estimates
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     sample: Option<u64>,
 
@@ -93,7 +96,8 @@ pub(crate) struct HeapCommand {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
 
-    /// Record nothing; write the stack that allocated a block in front of it, for core files and dumps
+    /// Record nothing; write the stack that allocated a block in front of it, for core files and
+    /// dumps
     #[arg(
         long,
         value_name = "LAYOUT",
@@ -202,7 +206,8 @@ impl HeapCommand {
         }
     }
 
-    /// Returns the pattern of the recordings' names: absolute, in a directory that can be written to.
+    /// Returns the pattern of the recordings' names: absolute, in a directory that can be written
+    /// to.
     fn output(&self) -> Result<PathBuf, Refused> {
         let asked = self.output.as_deref().unwrap_or(Path::new("."));
         if asked == Path::new("-") {
@@ -237,8 +242,8 @@ impl HeapCommand {
         Ok(path.into())
     }
 
-    /// With `--force`, removes the file that has the recording's name: the library replaces nothing.
-    /// Not needed for names with the PID, which no other process has.
+    /// With `--force`, removes the file that has the recording's name: the library replaces
+    /// nothing. Not needed for names with the PID, which no other process has.
     fn make_room(&self, output: &Path, program: &Program) -> Result<(), Refused> {
         if !self.force {
             return Ok(());
@@ -263,8 +268,8 @@ impl HeapCommand {
             options.push(text);
         };
         if let Some(bytes) = self.max_size {
-            // The program's own file is drained continuously and stays small; this limit is for the case
-            // that cairn is killed. The file needs room for what is not yet drained.
+            // The program's own file is drained continuously and stays small; this limit is for the
+            // case that cairn is killed. The file needs room for what is not yet drained.
             const LEAST_BYTES: u64 = 64 << 20;
             add(format!("max-size={}", bytes.max(LEAST_BYTES)));
         }
@@ -354,7 +359,8 @@ impl HeapCommand {
                 && !is_open
                 && quiet_since.elapsed() < PATIENCE
                 && recordings.awaits_any_of(holder::started_with(announcements.path()));
-            // Read after the liveness checks: a process that has ended by then has announced everything.
+            // Read after the liveness checks: a process that has ended by then has announced
+            // everything.
             let late = announcements.read().unwrap_or_default();
             let is_late = !late.is_empty();
             late.into_iter().for_each(|announced| recordings.add(announced));
@@ -380,15 +386,16 @@ impl HeapCommand {
 
 /// Shortest pause between two reads of the spool, for programs that write much.
 const SHORTEST_TICK: Duration = Duration::from_millis(1);
-/// Longest pause between two reads, for programs that write little: each read wakes a processor, whose
-/// caches are cold by then.
+/// Longest pause between two reads, for programs that write little: each read wakes a processor,
+/// whose caches are cold by then.
 const LONGEST_TICK: Duration = Duration::from_millis(4);
 /// Bytes of one read below which the pause grows: some thousands of allocations.
 const LITTLE_BYTES: u64 = 64 << 10;
 /// Bytes of one read from which the pause shrinks, so that waiting events stay in the caches.
 const MUCH_BYTES: u64 = 256 << 10;
 
-/// Returns the pause before the next read, from the last pause and the bytes that were read after it.
+/// Returns the pause before the next read, from the last pause and the bytes that were read after
+/// it.
 fn next_tick(tick: Duration, read_bytes: u64) -> Duration {
     match read_bytes {
         ..LITTLE_BYTES => (tick * 2).min(LONGEST_TICK),
@@ -420,7 +427,8 @@ fn try_to_write(directory: &Path) -> io::Result<()> {
         let trial = OsString::from(format!(".cairn-{}-{number}", std::process::id()));
         match directory.create_new(&trial) {
             Ok(_) => return directory.remove(&trial),
-            // It belongs to a process with this PID in another container, or is left of a killed one.
+            // It belongs to a process with this PID in another container, or is left of a killed
+            // one.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
             Err(error) => return Err(error),
         }

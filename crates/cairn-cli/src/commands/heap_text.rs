@@ -6,7 +6,7 @@ use cairn_analysis::heap::{LineId, Names};
 
 use crate::output::printable;
 
-/// The name of a frame, and what stands behind it: `  file:line [module]`.
+/// Returns the name of a frame, and its place: `  file:line [module]`.
 pub(crate) fn name_and_place(names: &Names<'_>, line: LineId) -> (String, String) {
     let source = names.source_line(line);
     let function = names.function(source.function);
@@ -105,14 +105,15 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// Columns of the terminal; `COLUMNS` where it is set, and a page's width where nobody looks.
+/// Columns of the terminal; `COLUMNS` where it is set, and 100 without a terminal.
 pub(crate) fn width() -> usize {
-    let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let stated = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let terminal = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
-    told.or_else(terminal).unwrap_or(100).clamp(60, 400)
+    stated.or_else(terminal).unwrap_or(100).clamp(60, 400)
 }
 
-/// A function's name in at most so many characters: first its parameters go, then its template arguments, then its middle.
+/// Shortens a function's name to `most` characters: drops its parameters first, then its template arguments, then its
+/// middle.
 pub(crate) fn shortened(name: &str, most: usize) -> String {
     let fits = |text: &str| text.chars().count() <= most;
     if fits(name) {
@@ -132,7 +133,7 @@ pub(crate) fn shortened(name: &str, most: usize) -> String {
     if short.len() <= most {
         return short.into_iter().collect();
     }
-    // The end of a name tells more than its start.
+    // The end of a name says more than its start.
     let front = most.saturating_sub(1) / 3;
     let back = most.saturating_sub(1) - front;
     short[..front].iter().chain(&['…']).chain(&short[short.len() - back..]).collect()
@@ -184,7 +185,7 @@ pub(crate) fn curve(values: &[u64], rows: usize) -> Vec<String> {
         let below = (rows - 1 - row) * 8;
         let mut text = String::new();
         for &value in values {
-            // What is there at all is seen.
+            // A value above 0 is visible.
             let height = (value as f64 / most * (rows * 8) as f64).round() as usize;
             let height = height.max(usize::from(value > 0));
             text.push(EIGHTHS[height.saturating_sub(below).min(8)]);
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_shortened_from_what_tells_least() {
+    fn names_lose_parameters_before_their_middle() {
         let name = "std::map<int, std::vector<S> >::operator[](int const&)";
         let cases = [
             (60, name),

@@ -1,8 +1,9 @@
 //! Indexes of symbols: their cache, and the process that builds them.
 //!
-//! Answering one address is faster than building an index, so commands build none. When its answers are
-//! printed, a command starts `cairn symbolize --index-only FILE...`: detached, at the lowest priority, one
-//! at a time for each cache directory, for at most ten minutes. The next command finds the indexes.
+//! Answering one address is faster than building an index, so commands build none. When its answers
+//! are printed, a command starts `cairn symbolize --index-only FILE...`: detached, at the lowest
+//! priority, one at a time for each cache directory, for at most ten minutes. The next command
+//! finds the indexes.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,7 +21,8 @@ use crate::output::complain;
 /// Whether and where indexes are cached.
 #[derive(Args)]
 pub(crate) struct CacheOptions {
-    /// Cache indexes of large files in this directory [default: cairn/symbols in the user's cache directory]
+    /// Cache indexes of large files in this directory [default: cairn/symbols in the user's cache
+    /// directory]
     #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
     cache_dir: Option<PathBuf>,
 
@@ -58,8 +60,8 @@ impl CacheOptions {
         self.directory().into_iter().fold(options, SymbolizerOptions::cache_dir).indexes_in_background(false)
     }
 
-    /// Starts another process that builds the indexes of these programs, with the options of `search`.
-    /// Errors are ignored: the answers were printed.
+    /// Starts another process that builds the indexes of these programs, with the options of
+    /// `search`. Errors are ignored: the answers were printed.
     pub(crate) fn build_later(&self, programs: Vec<PathBuf>, search: Search) {
         let _ = self.try_build_later(programs, search);
     }

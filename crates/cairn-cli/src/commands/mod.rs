@@ -1,6 +1,6 @@
 //! One file per subcommand: arguments, help text, and `run`.
 
-mod completions;
+pub(crate) mod completions;
 #[cfg(target_os = "linux")]
 mod core;
 #[cfg(target_os = "linux")]
@@ -13,6 +13,8 @@ mod heap;
 mod heap_input;
 mod heap_text;
 mod index_later;
+mod input_file;
+mod man;
 mod options;
 mod pack;
 mod play;
@@ -54,6 +56,7 @@ pub(crate) enum Command {
     Symbolize(symbolize::Symbolize),
     Decode(decode::Decode),
     Completions(completions::Completions),
+    Man(man::ManCommand),
 }
 
 impl Command {
@@ -77,6 +80,7 @@ impl Command {
             Self::View(view) => view.run(),
             Self::Export(export) => export.run(),
             Self::Completions(completions) => completions.run(),
+            Self::Man(man) => man.run(),
         }
     }
 }

@@ -1,7 +1,228 @@
-//! Options that mean the same in every command that shows lists: `--limit`, `--full`, percentages.
-#![allow(dead_code, reason = "used by the next change")]
+//! Options that mean the same in every command: `--by`, `--cost`, `--limit`, `--full`, `--at`, `--from`, `--to`, `-o`.
 
-use clap::Args;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use cairn_analysis::heap::{Cost, Group};
+use cairn_analysis::source::{HeapSource, Question, TimePoint, TimeSpan};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Args, ValueEnum};
+
+use super::heap_input::failed;
+use crate::new_file::Output;
+use crate::output::{Guarded, Palette, colored_stdout};
+
+/// A view of a heap.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub(crate) enum ViewName {
+    /// Functions that asked for memory
+    Function,
+    /// Lines that asked for memory
+    Line,
+    /// Modules that asked for memory
+    Module,
+    /// Whole stacks
+    Stack,
+    /// A tree from main inwards
+    Tree,
+    /// A tree from the allocations outwards
+    Callers,
+    /// Threads
+    Thread,
+    /// Sizes of blocks
+    Size,
+    /// How long blocks lived
+    Lifetime,
+    /// Memory over time
+    Time,
+}
+
+impl ViewName {
+    /// True when it needs sums of stacks alone.
+    pub(crate) const fn is_by_stack(self) -> bool {
+        matches!(self, Self::Function | Self::Line | Self::Module | Self::Stack | Self::Tree | Self::Callers)
+    }
+
+    /// The question that not every kind of file can answer, if it asks one.
+    pub(crate) const fn question(self) -> Option<Question> {
+        match self {
+            Self::Thread => Some(Question::Threads),
+            Self::Size => Some(Question::Sizes),
+            Self::Lifetime => Some(Question::Lifetimes),
+            Self::Time => Some(Question::Times),
+            _ => None,
+        }
+    }
+
+    /// The group of a list; functions, where it is another view.
+    pub(crate) const fn group(self) -> Group {
+        match self {
+            Self::Line => Group::Line,
+            Self::Module => Group::Module,
+            Self::Stack => Group::Stack,
+            _ => Group::Function,
+        }
+    }
+}
+
+/// Parses those of the views that a command has.
+pub(crate) fn views(views: &'static [ViewName]) -> impl TypedValueParser<Value = ViewName> {
+    let values = views.iter().filter_map(ValueEnum::to_possible_value);
+    PossibleValuesParser::new(values).try_map(|name| ViewName::from_str(&name, false))
+}
+
+/// A cost by name.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CostName {
+    /// Bytes at the moment at which the program held most
+    Peak,
+    /// Bytes that were not freed
+    #[value(alias = "leak", alias = "leaks", alias = "live")]
+    Leaked,
+    /// Bytes of all allocations
+    Allocated,
+    /// Number of allocations
+    Count,
+    /// Number of allocations freed before their thread allocated again
+    Temporary,
+}
+
+impl CostName {
+    pub(crate) const fn cost(self) -> Cost {
+        match self {
+            Self::Peak => Cost::Peak,
+            Self::Leaked => Cost::Leaked,
+            Self::Allocated => Cost::Allocated,
+            Self::Count => Cost::Count,
+            Self::Temporary => Cost::Temporary,
+        }
+    }
+}
+
+/// The cost that was asked for, which the heap must be able to answer; else the usual one.
+pub(crate) fn cost_of(source: &HeapSource, asked: Option<CostName>, span: TimeSpan) -> io::Result<Cost> {
+    let Some(asked) = asked.map(CostName::cost) else { return Ok(source.usual_cost(span)) };
+    source.check(Question::Cost(asked)).map_err(failed)?;
+    Ok(asked)
+}
+
+/// A moment, or a stretch of time.
+#[derive(Args)]
+pub(crate) struct TimeOptions {
+    /// Show the heap as it was at this time, as 1.5s, 200ms, or peak
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to", "between"])]
+    at: Option<TimePoint>,
+
+    /// Count only what was allocated from this time on
+    #[arg(long, value_name = "TIME", conflicts_with = "between")]
+    from: Option<TimePoint>,
+
+    /// Count only what was allocated up to this time; what was still alive then counts as leaked
+    #[arg(long, value_name = "TIME", conflicts_with = "between")]
+    to: Option<TimePoint>,
+
+    /// --from and --to, as they were called
+    #[arg(long, hide = true, num_args = 2, value_names = ["FROM", "TO"])]
+    between: Option<Vec<TimePoint>>,
+}
+
+impl TimeOptions {
+    /// The span of a heap that the options name.
+    pub(crate) fn span(&self, source: &HeapSource) -> io::Result<TimeSpan> {
+        let (from, to) = match self.between.as_deref() {
+            Some(&[from, to]) => (Some(from), Some(to)),
+            _ => (self.from, self.to),
+        };
+        source.span(self.at, from, to).map_err(failed)
+    }
+}
+
+/// Where an answer goes.
+#[derive(Args)]
+pub(crate) struct OutputOptions {
+    /// Where to write it; - for standard output, which is the default
+    #[arg(short, long, value_name = "FILE", default_value = "-", hide_default_value = true)]
+    pub(crate) output: PathBuf,
+
+    /// Replace a file that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Text on its way to standard output or to a file.
+pub(crate) enum TextOutput {
+    Stdout(BufWriter<Guarded<io::Stdout>>),
+    File(Box<Output>),
+}
+
+impl OutputOptions {
+    /// True for standard output.
+    pub(crate) fn is_stdout(&self) -> bool {
+        self.output == Path::new("-")
+    }
+
+    /// Begins a text that may be coloured; `input` is the file that is read.
+    pub(crate) fn begin_text(&self, input: &Path) -> io::Result<TextOutput> {
+        Ok(if self.is_stdout() {
+            TextOutput::Stdout(BufWriter::new(colored_stdout()))
+        } else {
+            TextOutput::File(Box::new(Output::create(&self.output, self.force, input)?))
+        })
+    }
+
+    /// Begins a file that is no text for people: a picture, a page, a binary format.
+    pub(crate) fn begin_file(&self, input: &Path, what: &str) -> io::Result<Output> {
+        if self.is_stdout() {
+            refuse_terminal(what);
+        }
+        Output::create(&self.output, self.force, input)
+    }
+}
+
+/// Ends the command when standard output is a terminal: `what` is not for one.
+pub(crate) fn refuse_terminal(what: &str) {
+    if io::stdout().is_terminal() {
+        let text = format!(
+            "{what} is not written to a terminal; name a file with -o FILE, or redirect the output\n"
+        );
+        clap::Error::raw(ErrorKind::ValueValidation, text).exit();
+    }
+}
+
+impl TextOutput {
+    /// Colours for the text: none in a file.
+    pub(crate) fn palette(&self) -> Palette {
+        match self {
+            Self::Stdout(_) => Palette::of_stdout(),
+            Self::File(_) => Palette::default(),
+        }
+    }
+
+    /// Writes what is buffered, and gives a file its name.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Stdout(mut output) => output.flush(),
+            Self::File(output) => output.finish().map(drop),
+        }
+    }
+}
+
+impl Write for TextOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stdout(output) => output.write(bytes),
+            Self::File(output) => output.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stdout(output) => output.flush(),
+            Self::File(output) => output.flush(),
+        }
+    }
+}
 
 /// How much of a list or tree is shown.
 #[derive(Args, Clone, Copy, Default)]

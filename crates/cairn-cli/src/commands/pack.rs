@@ -4,17 +4,19 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::heap::{HeapRecording, SummarySize};
 use cairn_recording::{Events, Finding, Recording, RecordingError, Totals, Wanted, pack};
 use clap::{Args, ValueEnum};
 
+use super::input_file::with_kind;
 use crate::new_file::{DASH, Output};
 use crate::output::{Outcome, Progress, complain, refusal};
 
 /// Pack a recording: the same events in a tenth of the bytes
 ///
-/// A program that records without `cairn` leaves a spool. Every command reads spools; a packed recording is smaller and
-/// opens faster.
+/// A program that records without `cairn` leaves a spool. Every command reads spools; a packed
+/// recording is smaller and opens faster.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -30,7 +32,8 @@ pub(crate) struct Pack {
     /// The recording; - for standard input
     recording: PathBuf,
 
-    /// Write to this file; - for standard output [default: the recording's name, ending in .cairn; for -, -]
+    /// Write to this file; - for standard output [default: the recording's name, ending in .cairn;
+    /// for -, -]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -54,8 +57,8 @@ pub(crate) struct Pack {
 /// When sums are stored.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sums {
-    /// All sums of at least two million events, or those of the whole picture of at least half a million, if they are
-    /// small compared with the file
+    /// All sums of at least two million events, or those of the whole picture of at least half a
+    /// million, if they are small compared with the file
     Auto,
     /// Always, whatever their size
     Always,
@@ -68,7 +71,10 @@ impl Pack {
         let name = self.recording.display().to_string();
         let in_file = |error: RecordingError| match error {
             RecordingError::Io { source, .. } if crate::output::is_broken_pipe(&source) => source,
-            error => io::Error::other(format!("{name}: {error}")),
+            error => {
+                let message = format!("{name}: {error}");
+                io::Error::other(with_kind(&message, &self.recording, &[FileKind::Recording]))
+            }
         };
         let recording = if self.recording == Path::new(DASH) {
             Recording::from_reader(io::stdin().lock())
@@ -161,7 +167,8 @@ fn check(recording: Recording, path: &Path) -> io::Result<Outcome> {
     Ok(outcome)
 }
 
-/// Adds a summary to what was just packed. Where it cannot be written, reports are slower and say the same.
+/// Adds a summary to a recording that was just packed. It is complete without one, so errors of
+/// writing are ignored.
 fn write_summary(path: &Path, always: bool) -> Result<(), RecordingError> {
     let heap = HeapRecording::new(Recording::open(path)?);
     let size = if always { SummarySize::Whole { most_bytes: u64::MAX } } else { SummarySize::Small };

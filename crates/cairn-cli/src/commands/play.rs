@@ -12,12 +12,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::names::Names;
 use cairn_analysis::player::{Collapsed, Event, EventSink, Filter, PlayError, Player, Tables, TimeBound};
 use cairn_format::WordSize;
 use clap::{Args, ValueEnum};
 use regex::Regex;
 
+use super::input_file::with_kind;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::output::{Outcome, complain};
 
@@ -26,7 +28,8 @@ const READ_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Play a recording: its events in order, each stack with the modules loaded when it was taken
 ///
-/// Reads cairn's own recordings, also while they are written, and recordings of call-stack-tracker from Windows.
+/// Reads cairn's own recordings, also while they are written, and recordings of call-stack-tracker
+/// from Windows.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Play {
@@ -42,7 +45,8 @@ pub(crate) struct Play {
     #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true, alias = "until")]
     to: Option<TimeBound>,
 
-    /// Print the last event of each thread at this time; with --modules, the modules that were loaded
+    /// Print the last event of each thread at this time; with --modules, the modules that were
+    /// loaded
     #[arg(
         long,
         value_name = "TIME",
@@ -56,7 +60,8 @@ pub(crate) struct Play {
     #[arg(short, long, value_name = "THREAD")]
     thread: Vec<String>,
 
-    /// Only stacks with a frame in this module, and its loads: its path, its name, or the name up to a dot. May be repeated
+    /// Only stacks with a frame in this module, and its loads: its path, its name, or the name up
+    /// to a dot. May be repeated
     #[arg(short, long, value_name = "MODULE")]
     module: Vec<String>,
 
@@ -92,7 +97,8 @@ pub(crate) struct Play {
     #[arg(long, value_name = "HOW", default_value = "clock")]
     time: TimeStyle,
 
-    /// Bits of an address in a recording of call-stack-tracker, which does not state it [default: guessed]
+    /// Bits of an address in a recording of call-stack-tracker, which does not state it [default:
+    /// guessed]
     #[arg(long, value_name = "BITS", value_parser = ["32", "64"])]
     word: Option<String>,
 
@@ -143,7 +149,10 @@ fn parse_time(text: &str) -> Result<TimeBound, &'static str> {
 
 impl Play {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let problem = |problem: PlayError| io::Error::other(format!("{}: {problem}", self.file.display()));
+        let problem = |problem: PlayError| {
+            let message = format!("{}: {problem}", self.file.display());
+            io::Error::other(with_kind(&message, &self.file, &[FileKind::Recording]))
+        };
         let mut names = self.symbols.wanted().then(|| Names::new(self.symbols.symbolizer()));
         let output = RefCell::new(BufWriter::with_capacity(1 << 16, crate::output::colored_stdout()));
         let mut player = if self.follow { None } else { Some(self.open().map_err(problem)?) };

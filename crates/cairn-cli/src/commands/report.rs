@@ -1,81 +1,91 @@
-//! `cairn report`: where the memory goes.
+//! `cairn report`: shows where the memory goes.
 
 mod page;
 mod print;
 
-use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
-use cairn_analysis::heap::schema::{Asked, Limits, Report};
-use cairn_analysis::heap::{Cost, Direction, Group, HeapRead, Suppressions, Tree, TreeLimits};
+use cairn_analysis::heap::schema::{Limits, Report, ReportRequest};
+use cairn_analysis::heap::{
+    Cost, Direction, HeapRead, Names, Questions, Suppressed, Suppressions, Tree, TreeLimits,
+};
+use cairn_analysis::source::{HeapSource, ReadDetail, TimeSpan};
 use clap::{Args, ValueEnum};
 
 use super::heap_input::{
-    Heap, HeapInput, Moment, complain_about, outcome_of, parse_moment, questions, read, read_brief,
-    read_sliced, read_stacks, scope_told, times,
+    HeapInput, OpenHeap, complain_about, failed, outcome_of, read, read_sliced, worse_of,
+};
+use super::options::{
+    CostName, ListOptions, OutputOptions, TextOutput, TimeOptions, ViewName, cost_of, refuse_terminal,
 };
 use super::unseen::why_nothing_was_seen;
 use crate::new_file::Output;
-use crate::output::{Outcome, Progress, colored_stdout};
-use print::Printer;
+use crate::output::{Outcome, Progress};
+use print::ReportPrinter;
 
 /// Show where the memory goes: peak, leaks, allocations
 ///
-/// Reads what `cairn heap` recorded, also while the program still runs. Without --by it shows the whole picture: the
-/// totals, memory over time, and who holds most at the peak, leaks, allocates, and allocates for a moment only.
+/// Reads a recording of `cairn heap`, also while the program still runs, and other files that hold a heap. Without --by it
+/// shows the whole picture: totals, memory over time, and the functions with most memory at the peak, most leaks, most
+/// allocations and most temporary allocations.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportCommand {
-    /// The recording; a file of heaptrack, pprof, the Firefox Profiler or call-stack-tracker will do too
+    /// A recording, a core file or minidump, a file of heaptrack, pprof, the Firefox Profiler or call-stack-tracker; - for
+    /// standard input
     file: PathBuf,
 
     /// Show only this view
     #[arg(long, value_name = "VIEW")]
-    by: Option<View>,
+    by: Option<ViewName>,
 
-    /// What is measured [default: peak]
+    /// The measure [default: peak; leaked, which is what is alive, where a time is given]
     #[arg(long, value_name = "COST")]
     cost: Option<CostName>,
 
-    /// Show the heap as it was at this time, as 1.5s, 200ms, or peak
-    #[arg(long, value_name = "TIME", value_parser = parse_moment, conflicts_with = "between")]
-    at: Option<Moment>,
-
-    /// Show only what was allocated between two times; what of it still lived at the second one counts as leaked
-    #[arg(long, num_args = 2, value_names = ["FROM", "TO"], value_parser = parse_moment)]
-    between: Option<Vec<Moment>>,
+    #[command(flatten)]
+    times: TimeOptions,
 
     /// Known leaks, as LeakSanitizer reads them: lines of leak:PATTERN. May be repeated
     #[arg(long, value_name = "FILE")]
     suppressions: Vec<PathBuf>,
 
-    /// Entries of each list [default: 5 in the whole picture, else 20]
-    #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "full")]
-    limit: Option<usize>,
+    #[command(flatten)]
+    list: ListOptions,
 
-    /// Show every entry, every stack and every frame
-    #[arg(long)]
-    full: bool,
+    /// The format of the answer
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: ReportFormat,
 
-    /// Print one JSON object; docs/book/reference/json.md describes its fields
-    #[arg(long)]
+    /// Print one JSON object; docs/book/reference/json.md describes its fields. Short for --format json
+    #[arg(long, conflicts_with = "format")]
     json: bool,
 
-    /// Write a page that opens in any browser, from disk; it holds all views and needs nothing else
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "cost", "limit", "full", "suppressions"])]
+    /// Write a page that opens in any browser, from disk. Short for --format html -o FILE
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "json", "output"])]
     html: Option<PathBuf>,
 
-    /// Check all events of a recording that answers from sums, whatever its size; without it, up to
-    /// 64 MiB of them
+    /// Check all events of a recording that has a summary, whatever its size; without it, up to 64 MiB of them
     #[arg(long)]
     check: bool,
 
-    /// Let --html replace a file that is there
-    #[arg(long, requires = "html")]
-    force: bool,
+    #[command(flatten)]
+    output: OutputOptions,
 
     #[command(flatten)]
     input: HeapInput,
+}
+
+/// A format of the answer.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReportFormat {
+    /// For people
+    Text,
+    /// One JSON object, for programs
+    Json,
+    /// A page for a browser; it holds all views and needs nothing else
+    Html,
 }
 
 const EXAMPLES: &str = "\
@@ -83,189 +93,188 @@ Examples:
   cairn report app.4711.cairn                              the whole picture
   cairn report app.4711.cairn --by tree                    from main inwards: what holds the peak
   cairn report app.4711.cairn --by callers --cost leaked   from each leak outwards
-  cairn report app.4711.cairn --by function --cost count -n 50
-  cairn report app.4711.cairn --between 10s 20s            what grew meanwhile
+  cairn report app.4711.cairn --by function --cost count --limit 1%
+  cairn report app.4711.cairn --from 10s --to 20s          what grew meanwhile
+  cairn report core.4711 --by stack                        the blocks in a core file
   cairn report app.4711.cairn --filter thread=worker --filter size=1KiB..
-  cairn report app.4711.cairn --html app.html              look at it in a browser
+  cairn report app.4711.cairn --format html -o app.html    a page for a browser
   cairn report app.4711.cairn --suppressions lsan.supp --json | jq .leaked_bytes
 
-A frame is shown as function, file:line and [module]; an entry names the innermost one that is not the allocator's.
-Temporary: freed before its thread allocated another block, whatever was freed meanwhile and whichever thread frees.
-heaptrack counts otherwise: a free right behind an allocation of the same stack and size, in the order of all threads.
+A frame is shown as function, file:line and [module]; an entry names the innermost frame outside the
+allocator.
+Temporary: freed before its thread allocated another block, whatever was freed meanwhile and whichever
+thread frees. heaptrack counts otherwise: a free right behind an allocation of the same stack and
+size, in the order of all threads.
 
-Exit codes: 0 all went well; 1 the recording cannot be read; 2 the arguments make no sense; 3 parts of it are missing.";
-
-/// A view of a recording.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum View {
-    /// Functions that asked for memory
-    Function,
-    /// Lines that asked for memory
-    Line,
-    /// Modules that asked for memory
-    Module,
-    /// Whole stacks
-    Stack,
-    /// A tree from main inwards
-    Tree,
-    /// A tree from the allocations outwards
-    Callers,
-    /// Threads
-    Thread,
-    /// Sizes of blocks
-    Size,
-    /// How long blocks lived
-    Lifetime,
-    /// Memory over time
-    Time,
-}
-
-impl View {
-    /// Whether it needs the sums of stacks alone.
-    const fn is_by_stack(self) -> bool {
-        matches!(self, Self::Function | Self::Line | Self::Module | Self::Stack | Self::Tree | Self::Callers)
-    }
-}
-
-/// A cost by name.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum CostName {
-    /// Bytes at the moment at which the program held most
-    Peak,
-    /// Bytes that were not freed
-    #[value(alias = "leak", alias = "leaks")]
-    Leaked,
-    /// Bytes of all allocations
-    Allocated,
-    /// Number of allocations
-    Count,
-    /// Number of allocations freed before their thread allocated again
-    Temporary,
-}
-
-impl CostName {
-    pub(crate) const fn cost(self) -> Cost {
-        match self {
-            Self::Peak => Cost::Peak,
-            Self::Leaked => Cost::Leaked,
-            Self::Allocated => Cost::Allocated,
-            Self::Count => Cost::Count,
-            Self::Temporary => Cost::Temporary,
-        }
-    }
-}
+Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question; 2 invalid arguments;
+3 parts of the file are missing from the answer.";
 
 impl ReportCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         let suppressions = self.read_suppressions()?;
-        // What cannot be written is said before minutes of reading.
-        let page = match &self.html {
-            Some(html) => Some(Output::create(html, self.force, &self.file)?),
-            None => None,
-        };
+        // An output that cannot be written is refused before minutes of reading.
+        let page = self.begin_page()?;
         let progress = Progress::begin("reading the events");
         let mut heap = self.input.open(&self.file)?;
-        if self.check
-            && let Heap::Recording(recording) = &mut heap
-        {
-            recording.check_all_events();
+        if self.check {
+            heap.source.check_all_events();
         }
-        let (from_nanos, to_nanos) = times(&self.file, &heap, self.at, self.between.as_deref())?;
-        let symbols = self.input.symbols(&heap);
-        let of_events = {
-            let mut names = self.input.names(&heap, &symbols);
-            let scope = self.input.scope(&heap, &mut names, from_nanos, to_nanos)?;
-            if let Some(output) = page {
-                let (answer, slices) = read_sliced(&self.file, &heap, &scope, page::most_slices())?;
-                progress.now("making the page");
-                let made = page::Made { heap: &heap, read: &answer, slices: &slices };
-                page::write(output, &made, &mut names, scope, self.input.filters())?;
-                drop(progress);
-                outcome_of(&answer, Outcome::Done)
-            } else {
-                let reading = match self.by {
-                    _ if self.json => read,
-                    None => read_brief,
-                    Some(view) if view.is_by_stack() => read_stacks,
-                    Some(_) => read,
-                };
-                let mut answer = reading(&self.file, &heap, scope)?;
-                let mut held_back = Vec::new();
-                if !suppressions.is_empty() {
-                    (held_back, answer.profile) = suppressions.apply(&answer.profile, &mut names);
-                }
-                drop(progress);
-                self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?;
-                outcome_of(&answer, Outcome::Done)
+        let outcome = match page {
+            Some(page) => self.write_page(&heap.source, page, &progress)?,
+            None => self.answer(&heap, &suppressions, progress)?,
+        };
+        Ok(worse_of(complain_about(&heap.source), outcome))
+    }
+
+    fn format(&self) -> ReportFormat {
+        match self.format {
+            _ if self.html.is_some() => ReportFormat::Html,
+            _ if self.json => ReportFormat::Json,
+            format => format,
+        }
+    }
+
+    fn is_json(&self) -> bool {
+        self.format() == ReportFormat::Json
+    }
+
+    fn begin_page(&self) -> io::Result<Option<Output>> {
+        if self.format() != ReportFormat::Html {
+            return Ok(None);
+        }
+        let is_chosen = self.by.is_some() || self.cost.is_some() || !self.suppressions.is_empty();
+        if is_chosen || self.list.full || self.list.is_limited() {
+            let text = "a page holds all views and costs: leave --by, --cost, --limit, --full and --suppressions out\n";
+            clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text).exit();
+        }
+        let path = self.html.as_deref().unwrap_or(&self.output.output);
+        if path == Path::new("-") {
+            refuse_terminal("a page");
+        }
+        Output::create(path, self.output.force, &self.file).map(Some)
+    }
+
+    fn write_page(&self, source: &HeapSource, output: Output, progress: &Progress) -> io::Result<Outcome> {
+        let span = self.times.span(source)?;
+        let symbols = source.symbols();
+        let answer = {
+            let mut names = self.input.names(source, &symbols);
+            let scope = self.input.scope(source, &mut names, span)?;
+            let (answer, slices) = read_sliced(source, &scope, page::most_slices())?;
+            progress.now("making the page");
+            let content = page::PageContent { source, read: &answer, slices: &slices };
+            page::write(output, &content, &mut names, scope, self.input.filter_texts())?;
+            answer
+        };
+        self.input.finish(symbols);
+        Ok(outcome_of(&answer))
+    }
+
+    fn answer(
+        &self,
+        heap: &OpenHeap,
+        suppressions: &Suppressions,
+        progress: Progress,
+    ) -> io::Result<Outcome> {
+        let source = &heap.source;
+        if let Some(question) = self.by.and_then(ViewName::question) {
+            source.check(question).map_err(failed)?;
+        }
+        let output = self.output.begin_text(&self.file)?;
+        let span = self.times.span(source)?;
+        let cost = cost_of(source, self.cost, span)?;
+        let symbols = source.symbols();
+        let answer = {
+            let mut names = self.input.names(source, &symbols);
+            let scope = self.input.scope(source, &mut names, span)?;
+            let mut answer = read(source, scope, self.detail())?;
+            let mut suppressed = Vec::new();
+            if !suppressions.is_empty() {
+                (suppressed, answer.profile) = suppressions.apply(&answer.profile, &mut names);
             }
+            drop(progress);
+            let shown = Shown { source, answer: &answer, suppressed: &suppressed, span, cost };
+            self.show(&shown, names, symbols.are_from_files(), output)?;
+            answer
         };
-        let outcome = match complain_about(&self.file, &heap) {
-            Outcome::Done => of_events,
-            outcome => outcome,
-        };
-        symbols.finish(&self.input);
-        Ok(outcome)
+        self.input.finish(symbols);
+        Ok(outcome_of(&answer))
+    }
+
+    fn detail(&self) -> ReadDetail {
+        match self.by {
+            _ if self.is_json() => ReadDetail::Whole,
+            None => ReadDetail::Brief,
+            Some(view) if view.is_by_stack() => ReadDetail::Stacks,
+            Some(_) => ReadDetail::Whole,
+        }
     }
 
     fn show(
         &self,
-        heap: &Heap,
-        answer: &HeapRead,
-        names: cairn_analysis::heap::Names<'_>,
-        held_back: &[cairn_analysis::heap::Suppressed],
-        from_nanos: u64,
-        to_nanos: u64,
+        shown: &Shown<'_>,
+        names: Names<'_>,
+        has_symbols: bool,
+        mut output: TextOutput,
     ) -> io::Result<()> {
-        let mut questions = questions(answer, names);
-        let tree = self.tree(&mut questions, heap);
-        let asked = Asked {
-            about: &heap.about(),
+        let &Shown { source, answer, suppressed, span, cost } = shown;
+        let mut questions = Questions::new(&answer.profile, names);
+        let tree = self.tree(&mut questions, cost);
+        let asked = ReportRequest {
+            about: &source.about(),
             read: answer,
-            scope: scope_told(&self.input, from_nanos, to_nanos),
-            cost: self.cost(heap),
-            group: self.group(),
+            scope: self.input.scope_json(span),
+            cost,
+            group: self.by.map_or(ViewName::Function, |view| view).group(),
             limits: self.limits(),
-            suppressed: held_back,
+            suppressed,
             tree: tree.as_ref(),
         };
-        let mut output = BufWriter::new(colored_stdout());
-        let saw_all = from_nanos == 0 && to_nanos == u64::MAX && asked.scope.filters.is_empty();
-        let unseen = match heap {
-            Heap::Recording(heap) if saw_all && answer.profile.totals.allocations == 0 => {
-                Some(why_nothing_was_seen(heap, answer.profile.sampling))
-            }
-            _ => None,
-        };
-        if self.json {
+        let is_whole = span == TimeSpan::ALL && asked.scope.filters.is_empty();
+        let unseen = source
+            .recording()
+            .filter(|_| is_whole && answer.profile.totals.allocations == 0)
+            .map(|recording| why_nothing_was_seen(recording, answer.profile.sampling));
+        if self.is_json() {
             let mut report = Report::new(&mut questions, &asked);
             report.findings.extend(unseen);
             serde_json::to_writer(&mut output, &report)?;
             writeln!(output)?;
-        } else {
-            let mut printer =
-                Printer::new(&mut output, &mut questions, &asked, self.full, &self.file, unseen);
-            if heap.usual_cost() != Cost::Peak {
-                printer = printer.without_frees();
-            }
-            // A file of another tool brings its names with it.
-            if !self.input.wants_names() || !matches!(heap, Heap::Recording(_)) {
-                printer = printer.without_names();
-            }
-            match self.by {
-                None => {
-                    // Of a file without bytes, most sections would be empty.
-                    let only = Some(heap.usual_cost()).filter(|&cost| cost != Cost::Peak);
-                    printer.whole_picture(self.cost.map(CostName::cost).or(only))?;
-                }
-                Some(View::Function | View::Line | View::Module | View::Stack) => printer.list()?,
-                Some(View::Tree | View::Callers) => printer.tree(self.by == Some(View::Tree))?,
-                Some(View::Thread) => printer.threads()?,
-                Some(View::Size) => printer.sizes()?,
-                Some(View::Lifetime) => printer.lifetimes()?,
-                Some(View::Time) => printer.time()?,
-            }
+            return output.finish();
         }
-        output.flush()
+        let (file, palette) = (PathBuf::from(source.name()), output.palette());
+        let is_to_people = self.output.is_stdout();
+        let mut printer =
+            ReportPrinter::new(&mut output, &mut questions, &asked, self.list.full, &file, unseen)
+                .colored(palette);
+        if !is_to_people {
+            printer = printer.in_file();
+        }
+        if source.is_image() {
+            printer = printer.of_image();
+        } else if source.usual_cost(TimeSpan::ALL) != Cost::Peak {
+            printer = printer.without_frees();
+        }
+        // A file of another tool brings its names with it.
+        if !has_symbols {
+            printer = printer.without_names();
+        }
+        match self.by {
+            None => {
+                // Of a file without bytes or without frees, most sections would be empty.
+                let only = Some(source.usual_cost(TimeSpan::ALL)).filter(|&cost| cost != Cost::Peak);
+                printer.whole_picture(self.cost.map(CostName::cost).or(only))?;
+            }
+            Some(ViewName::Function | ViewName::Line | ViewName::Module | ViewName::Stack) => {
+                printer.list()?
+            }
+            Some(ViewName::Tree | ViewName::Callers) => printer.tree(self.by == Some(ViewName::Tree))?,
+            Some(ViewName::Thread) => printer.threads()?,
+            Some(ViewName::Size) => printer.sizes()?,
+            Some(ViewName::Lifetime) => printer.lifetimes()?,
+            Some(ViewName::Time) => printer.time()?,
+        }
+        output.finish()
     }
 
     fn read_suppressions(&self) -> io::Result<Suppressions> {
@@ -280,46 +289,40 @@ impl ReportCommand {
         Ok(all)
     }
 
-    fn cost(&self, heap: &Heap) -> Cost {
-        let usual = match heap.usual_cost() {
-            // What was allocated between two times and still lives is what one asks for there.
-            Cost::Peak if self.at.is_some() || self.between.is_some() => Cost::Leaked,
-            usual => usual,
-        };
-        self.cost.map_or(usual, CostName::cost)
-    }
-
-    fn group(&self) -> Group {
-        match self.by {
-            Some(View::Line) => Group::Line,
-            Some(View::Module) => Group::Module,
-            Some(View::Stack) => Group::Stack,
-            _ => Group::Function,
-        }
-    }
-
     fn limits(&self) -> Limits {
-        if self.full {
-            return Limits { entries: usize::MAX, stacks: usize::MAX };
+        let least_share = self.list.least_share().unwrap_or(0.0);
+        if self.list.full {
+            return Limits { entries: usize::MAX, stacks: usize::MAX, least_share };
         }
-        let usual = if self.by.is_none() && !self.json { 5 } else { 20 };
-        let entries = self.limit.unwrap_or(usual);
-        Limits { entries, stacks: if self.json { 5 } else { 1 } }
+        let usual = if self.by.is_none() && !self.is_json() { 5 } else { 20 };
+        let stacks = if self.is_json() { 5 } else { 1 };
+        Limits { entries: self.list.most_entries(usual), stacks, least_share }
     }
 
-    fn tree(&self, questions: &mut cairn_analysis::heap::Questions<'_>, heap: &Heap) -> Option<Tree> {
+    fn tree(&self, questions: &mut Questions<'_>, cost: Cost) -> Option<Tree> {
         let direction = match self.by {
-            Some(View::Tree) => Direction::FromMain,
-            Some(View::Callers) => Direction::FromAllocations,
+            Some(ViewName::Tree) => Direction::FromMain,
+            Some(ViewName::Callers) => Direction::FromAllocations,
             _ => return None,
         };
-        let limits = match (self.full, self.limit) {
-            (true, _) => TreeLimits::NONE,
-            (false, Some(limit)) => {
-                TreeLimits { least_share: 0.0, most_nodes: limit, ..TreeLimits::default() }
+        let usual = TreeLimits::default();
+        let limits = match self.list.least_share() {
+            _ if self.list.full => TreeLimits::NONE,
+            Some(least_share) => TreeLimits { least_share, ..usual },
+            None if self.list.is_limited() => {
+                TreeLimits { least_share: 0.0, most_nodes: self.list.most_entries(usual.most_nodes), ..usual }
             }
-            (false, None) => TreeLimits::default(),
+            None => usual,
         };
-        Some(questions.tree(direction, self.cost(heap), limits))
+        Some(questions.tree(direction, cost, limits))
     }
+}
+
+/// The content of a report.
+struct Shown<'a> {
+    source: &'a HeapSource,
+    answer: &'a HeapRead,
+    suppressed: &'a [Suppressed],
+    span: TimeSpan,
+    cost: Cost,
 }

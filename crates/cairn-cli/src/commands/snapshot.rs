@@ -17,7 +17,8 @@ use crate::output::{Outcome, Palette, colored_stdout, printable};
 
 /// Print the stacks of all threads of a running process
 ///
-/// The process stops for some milliseconds and continues by itself; names are looked up while it runs again.
+/// The process stops for some milliseconds and continues by itself; names are looked up while it
+/// runs again.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Snapshot {
@@ -37,7 +38,8 @@ pub(crate) struct Snapshot {
     #[arg(long)]
     json: bool,
 
-    /// Also write the snapshot to this file, as a recording that `cairn play` reads; - for standard output, without the text
+    /// Also write the snapshot to this file, as a recording that `cairn play` reads; - for standard
+    /// output, without the text
     #[arg(short, long, value_name = "FILE", alias = "record")]
     output: Option<PathBuf>,
 

@@ -26,11 +26,13 @@ pub(crate) struct SymbolOptions {
 #[derive(Args)]
 #[command(next_help_heading = "Symbols")]
 pub(crate) struct SymbolSearch {
-    /// Look for programs, debug files and PDB files in this directory, by name or recorded path. May be repeated
+    /// Look for programs, debug files and PDB files in this directory, by name or recorded path.
+    /// May be repeated
     #[arg(long, value_name = "DIR", alias = "symbol-dir")]
     symbols: Vec<PathBuf>,
 
-    /// Look for debug files in this directory, as in /usr/lib/debug: `.build-id/xx/yyy.debug`. May be repeated
+    /// Look for debug files in this directory, as in /usr/lib/debug: `.build-id/xx/yyy.debug`. May
+    /// be repeated
     #[arg(long, value_name = "DIR", alias = "debug-file-directory")]
     debug_dir: Vec<PathBuf>,
 
@@ -42,12 +44,13 @@ pub(crate) struct SymbolSearch {
     #[arg(long, value_name = "FROM=TO", value_parser = parse_map, alias = "map")]
     map_path: Vec<(PathBuf, PathBuf)>,
 
-    /// Also use files of another build than the recorded one, and recorded paths without a build id; names may be wrong
+    /// Also use files of another build than the recorded one, and recorded paths without a build
+    /// id; names may be wrong
     #[arg(long)]
     allow_mismatch: bool,
 
-    /// Download missing files from the servers in DEBUGINFOD_URLS, if this cairn was built with the feature debuginfod
-    /// [default]
+    /// Download missing files from the servers in DEBUGINFOD_URLS, if this cairn was built with the
+    /// feature debuginfod [default]
     #[arg(long, overrides_with = "no_debuginfod")]
     debuginfod: bool,
 
@@ -120,7 +123,6 @@ impl SymbolOptions {
     }
 
     /// True if files of another build may name addresses too.
-    #[cfg(target_os = "linux")]
     pub(crate) fn allows_mismatch(&self) -> bool {
         self.search.allow_mismatch
     }
@@ -131,19 +133,18 @@ impl SymbolOptions {
     }
 
     /// Returns the root of the recorded machine, if the user says where it is.
-    #[cfg(target_os = "linux")]
     pub(crate) fn root(&self) -> Option<&std::path::Path> {
         self.search.sysroot.as_deref()
     }
 
-    /// Returns the options of a symbolizer for recordings and images, which may be untrusted and name any
-    /// file of this machine.
+    /// Returns the options of a symbolizer for recordings and images, which may be untrusted and
+    /// name any file of this machine.
     pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
         self.search.symbolizer().only_checked_paths(true)
     }
 
-    /// Starts another process that builds the indexes that were missed. For the end of a command, when
-    /// the answers are printed.
+    /// Starts another process that builds the indexes that were missed. For the end of a command,
+    /// when the answers are printed.
     pub(crate) fn index_later(&self, names: &Names) {
         self.index_these_later(names.without_index());
     }
@@ -154,7 +155,8 @@ impl SymbolOptions {
     }
 }
 
-/// Reports for each module once why its frames have no names, and which files were not used or are of another build.
+/// Reports for each module once why its frames have no names, and which files were not used or are
+/// of another build.
 pub(crate) fn complain_about_modules(names: &Names) {
     for (key, report) in names.reports() {
         let module = file_name_of(&key.path);
@@ -185,21 +187,21 @@ pub(crate) fn complain_about_modules(names: &Names) {
     }
 }
 
-/// Explains how to get missing names: most functions of some modules have none without their debug files.
-pub(crate) fn what_names_need(names: &heap::Names<'_>) -> Option<String> {
-    /// Maximum modules in the message.
-    const LISTED: usize = 3;
+/// Returns advice on missing names: most functions of these modules have none, because their debug files are not here.
+pub(crate) fn advice_on_names(names: &heap::Names<'_>) -> Option<String> {
+    /// Modules that the advice names; 3, because the line has to stay short.
+    const MOST_NAMED: usize = 3;
     let modules = names.mostly_unnamed();
-    let listed: Vec<_> = modules.iter().take(LISTED).map(|name| printable(name)).collect();
-    let more = match modules.len().saturating_sub(LISTED) {
+    let named: Vec<_> = modules.iter().take(MOST_NAMED).map(|name| printable(name)).collect();
+    let more = match modules.len().saturating_sub(MOST_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    (!listed.is_empty()).then(|| {
+    (!named.is_empty()).then(|| {
         format!(
             "functions without names in {}{more}: install their debug symbols (packages that end in -dbgsym or -debuginfo), \
              or say where their debug files are (--debug-dir); the recording need not be made again",
-            listed.join(", ")
+            named.join(", ")
         )
     })
 }

@@ -7,23 +7,25 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
+use cairn_analysis::file_kind::FileKind;
 use cairn_format::{ModuleOffset, StatedAddress};
 use cairn_logs::lines::LineReader;
 use cairn_symbols::{AddressKind, Lookup, ModuleId, Place, Section, Symbolizer};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, ValueEnum};
 
+use super::input_file::{InputFile, with_kind};
 use super::symbol_options::SymbolSearch;
 use crate::new_file::DASH;
 use crate::output::{Outcome, complain};
-use crate::standard_input::InputFile;
 use input::{Files, Question};
 use print::AnswerPrinter;
 
 /// Name addresses in programs and libraries: function, file, line and inlined calls
 ///
-/// Reads ELF files with DWARF inside or in separate debug files, PE with PDB or DWARF, Mach-O with dSYM, Breakpad symbols,
-/// perf maps and jitdumps. Answers each line as it arrives, and many at once if many are available.
+/// Reads ELF files with DWARF inside or in separate debug files, PE with PDB or DWARF, Mach-O with
+/// dSYM, Breakpad symbols, perf maps and jitdumps. Answers each line as it arrives, and many at
+/// once if many are available.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Symbolize {
@@ -173,8 +175,8 @@ struct Shape {
     basenames: bool,
 }
 
-/// Returns the arguments of `cairn symbolize` if the program is called `addr2line` or `llvm-symbolizer`,
-/// with a target in front or a version behind; else the arguments themselves.
+/// Returns the arguments of `cairn symbolize` if the program is called `addr2line` or
+/// `llvm-symbolizer`, with a target in front or a version behind; else the arguments themselves.
 pub(crate) fn by_name(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let Some(name) = arguments.next() else { return Vec::new() };
     let stem = Path::new(&name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -288,8 +290,11 @@ impl Session {
         let mut files = Files::new(Symbolizer::new(arguments.search.symbolizer()));
         let default = (style == Style::Addr2line).then(|| PathBuf::from("a.out"));
         let exe = arguments.exe.clone().or(default);
-        let input = exe.as_deref().map(InputFile::new).transpose()?;
-        let open = |input: &InputFile| files.open(input.path()).map_err(|error| input.error(&error));
+        let input = exe.as_deref().map(InputFile::open).transpose()?;
+        let open = |input: &InputFile| {
+            let explained = |error| input.error(&with_kind(&error, input.path(), &NAMED_KINDS));
+            files.open(input.path()).map_err(explained)
+        };
         let exe = input.as_ref().map(open).transpose()?;
         let names_file = |argument: &String| argument.contains(' ') || argument == DASH;
         if exe.is_none() && arguments.addresses.iter().any(|argument| !names_file(argument)) {
@@ -313,8 +318,8 @@ impl Session {
         Ok(Self { style, files, exe, _input: input, section, relative, kind, adjust, failed: false })
     }
 
-    /// Answers all lines that are available, then waits for more: a single question is answered at once, a thousand
-    /// questions are answered together.
+    /// Answers all lines that are available, then waits for more: a single question is answered at
+    /// once, a thousand questions are answered together.
     fn answer_lines(&mut self, printer: &mut AnswerPrinter) -> io::Result<()> {
         let mut lines = LineReader::new(io::stdin().lock());
         let mut questions = Vec::new();
@@ -397,6 +402,10 @@ impl Session {
         Some(Lookup { place, kind: self.kind })
     }
 }
+
+/// Kinds of files that have symbols.
+const NAMED_KINDS: [FileKind; 5] =
+    [FileKind::ElfProgram, FileKind::ElfObject, FileKind::MachO, FileKind::Pe, FileKind::Pdb];
 
 /// Maximum questions that are answered together, which bounds the memory for answers.
 const MAX_QUESTIONS: usize = 1 << 17;

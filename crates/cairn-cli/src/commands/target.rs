@@ -1,4 +1,4 @@
-//! What a recording is called by: its file, the process that writes it, or the directory that it lies in.
+//! Finds a recording by its file, by the process that writes it, or by its directory.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
 
-/// A recording, or where to choose one.
+/// A recording, or a directory with recordings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// A recording, as `LiveHeap::open` takes it; of a process, its spool.
@@ -22,21 +22,23 @@ pub(crate) enum Target {
 /// A recording in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Listed {
-    /// Where it is.
+    /// Its path.
     pub(crate) path: PathBuf,
-    /// The process that it is of.
+    /// PID of the recorded process.
     pub(crate) process: u32,
-    /// When it was written to last, as far as the file system tells.
+    /// Time of the last change, by the file system.
     pub(crate) changed: SystemTime,
     /// Its length.
     pub(crate) bytes: u64,
 }
 
-/// Finds out what `text` names: digits are a process, unless they are written as a path (`./4711`); else a file or a directory.
+/// Resolves `text`: digits are a PID, unless they are written as a path (`./4711`); all else is a
+/// file or a directory.
 ///
 /// # Errors
 ///
-/// When there is no such process, when it is not recorded, or when nothing has that name; the text says what to do.
+/// When there is no such process, when it is not recorded, or when nothing has that name; the text
+/// says what to do.
 pub(crate) fn resolve(text: &OsStr) -> io::Result<Target> {
     if let Some(process) = text.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
         && let Ok(process) = process.parse()
@@ -49,7 +51,8 @@ pub(crate) fn resolve(text: &OsStr) -> io::Result<Target> {
     if facts.is_dir() { list(path) } else { Ok(Target::File(path.to_owned())) }
 }
 
-/// The recordings in a directory; one that is being drained is told by the name of its spool.
+/// Lists the recordings in a directory; a recording that is being drained appears under the name of
+/// its spool.
 fn list(directory: &Path) -> io::Result<Target> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
     let mut found = Vec::new();
@@ -69,7 +72,7 @@ fn list(directory: &Path) -> io::Result<Target> {
 }
 
 fn header_of(path: &Path) -> Option<FileHeader> {
-    // A pipe would wait for somebody who writes.
+    // Opening a pipe would wait for a writer.
     let is_file = fs::metadata(path).is_ok_and(|facts| facts.is_file());
     is_file.then(|| File::open(path).ok()).flatten().and_then(|file| header_in(&file))
 }
@@ -80,18 +83,18 @@ fn header_in(file: &File) -> Option<FileHeader> {
     FileHeader::read(&bytes).ok()
 }
 
-/// The spool that `process` has mapped.
-///
-/// The process is not asked: it has its recording mapped, so the kernel says where that is.
+/// Returns the spool that `process` has mapped, from the kernel's list of its mappings.
 pub(crate) fn recording_of(process: u32) -> io::Result<PathBuf> {
     find_recording(process, |mapping| {
         mapping.places(process).into_iter().find(|path| is_recording_of(path, process))
     })
 }
 
-/// The spool that `process` has mapped, open for reading and writing, and its path for messages.
+/// Opens the spool that `process` has mapped for reading and writing; returns its path for
+/// messages.
 ///
-/// The file that was checked is the one that is open: it is the mapped one, and belongs to the process's user or root.
+/// The opened file itself is checked: it is the mapped one, and belongs to the user of the process
+/// or to root.
 pub(crate) fn open_recording_of(process: u32) -> io::Result<(File, PathBuf)> {
     let owner = fs::metadata(format!("/proc/{process}")).map_or(u32::MAX, |facts| facts.uid());
     find_recording(process, |mapping| {
@@ -131,7 +134,7 @@ fn find_recording<T>(process: u32, look: impl FnMut(SharedMapping<'_>) -> Option
 struct SharedMapping<'a> {
     range: &'a [u8],
     inode: u64,
-    /// As the file was called when it was opened.
+    /// The name of the file when it was opened.
     path: &'a Path,
 }
 
@@ -145,10 +148,10 @@ impl<'a> SharedMapping<'a> {
         (permissions == b"rw-s").then_some(Self { range, inode, path })
     }
 
-    /// True for the facts of the file that is mapped here.
+    /// True for the metadata of the mapped file.
     fn is_of(&self, process: u32, facts: &fs::Metadata) -> bool {
-        // The numbers in the list are those of a layer below on some file systems; the kernel's link, which only root may
-        // follow, has those of the file itself.
+        // On some file systems the list has the numbers of a layer below. The kernel's link has
+        // those of the file itself, but only root may follow it.
         let linked = self.link(process);
         match fs::metadata(linked) {
             Ok(mapped) => (mapped.dev(), mapped.ino()) == (facts.dev(), facts.ino()),
@@ -161,13 +164,13 @@ impl<'a> SharedMapping<'a> {
         PathBuf::from(format!("/proc/{process}/map_files")).join(OsStr::from_bytes(self.range))
     }
 
-    /// Where the file can be found: first by names that it has, beside which there may be what is made of it.
+    /// Returns paths of the file: names first, because the packed recording is beside them.
     fn places(&self, process: u32) -> Vec<PathBuf> {
         let linked = self.link(process);
         let mut places = vec![self.path.to_owned()];
-        // A recording is made without a name and gets one later, which this list never learns. The kernel's own link
-        // leads to it, but for root only; all others find the file in its directory. That of a process in another name
-        // space is seen through its root.
+        // A recording is created without a name and gets one later, which this list does not show.
+        // The kernel's link leads to it, but for root only; others search its directory, through
+        // the root of the process if that is in another mount namespace.
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let through_root = Path::new(&format!("/proc/{process}/root"))
             .join(directory.strip_prefix("/").unwrap_or(directory));
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_got_its_name_later_is_found_in_its_directory() {
+    fn recording_that_was_named_later_is_found() {
         let directory = std::env::temp_dir().join(format!("cairn-target-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let file = directory.join("named later");
@@ -227,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_that_was_closed_meanwhile_is_left_as_it_is() {
+    fn ctl_leaves_a_closed_recording_unchanged() {
         let path = std::env::temp_dir().join(format!("cairn-closed-{}", std::process::id()));
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings/v1");
         let packed = fs::read(fixture.join("packed.cairn")).unwrap();
         assert!(packed.len() > COMMAND + 8);
         fs::write(&path, &packed).unwrap();
-        let told = command_from_outside(&path, Command::Pause).unwrap_err().to_string();
-        assert!(told.ends_with("the recording is closed"), "{told}");
+        let message = command_from_outside(&path, Command::Pause).unwrap_err().to_string();
+        assert!(message.ends_with("the recording is closed"), "{message}");
         assert!(fs::read(&path).unwrap() == packed, "it was written to");
         fs::copy(fixture.join("spool.cairn"), &path).unwrap();
         command_from_outside(&path, Command::Pause).unwrap();

@@ -1,4 +1,4 @@
-//! `cairn top`: who holds the memory of a program that runs, now.
+//! `cairn top`: shows who holds the memory of a running program.
 
 mod app;
 mod naming;
@@ -9,17 +9,19 @@ mod watch;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
-use cairn_analysis::heap::{Folding, LiveHeap};
-use clap::Args;
+use cairn_analysis::source::{FollowedHeap, HeapFilter};
+use clap::{Args, ValueEnum};
 use crossterm::event::{self, Event, KeyEventKind};
 
-use super::heap_input::parse_time;
+use cairn_analysis::source::parse_time;
+
+use super::heap_input::{HeapInput, failed};
 use super::heap_text::{bytes, width};
-use super::symbol_options::SymbolOptions;
+use super::input_file::InputFile;
+use super::options::ListOptions;
 use super::target::{Target, resolve};
 use crate::output::{Outcome, complain};
 use app::{App, Reaction};
@@ -30,29 +32,34 @@ use watch::{News, Watch};
 
 /// Show who holds a program's memory while it runs
 ///
-/// Looks at a recording once a second and shows who holds memory, whose memory grows, and who allocates most. The program must be
-/// recorded: by `cairn heap PROGRAM`, or by `cairn heap --attach PID` when it runs already. A recording that has ended is shown as it
-/// was at its end.
+/// Reads a recording once a second and shows who holds memory, whose memory grows, and who allocates most. The program must be
+/// recorded: by `cairn heap PROGRAM`, or by `cairn heap --attach PID` when it runs already. A recording that has ended, a core
+/// file, or a file of another tool is shown as it is.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
-    /// The process, or its recording; a directory with one recording in it
+    /// The process, or a file: a recording, a core file, a file of another tool; a directory with one recording in it; - for
+    /// standard input
     #[arg(value_name = "PID|FILE")]
     target: OsString,
 
-    /// What a row is
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = By::Function)]
+    /// The meaning of a row
+    #[arg(long, value_name = "VIEW", value_enum, default_value_t = By::Function)]
     by: By,
 
-    /// What rows are ordered by
+    /// The cost that rows are ordered by: leaked is what is alive now, count the allocations in a second
+    #[arg(long, value_name = "COST", conflicts_with = "sort")]
+    cost: Option<RowCost>,
+
+    /// The column that rows are ordered by
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t = Column::Live)]
     sort: Column,
 
     /// Only rows with this text in their names
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     search: String,
 
-    /// How often to look: 1s, 200ms
+    /// Time between two updates: 1s, 200ms
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
 
@@ -68,32 +75,57 @@ pub(crate) struct Top {
     #[arg(long)]
     exit: bool,
 
-    /// Rows of a printed table
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
-    limit: usize,
-
-    /// Show the allocator's frames and those in front of main too
-    #[arg(long)]
-    internals: bool,
+    #[command(flatten)]
+    list: ListOptions,
 
     #[command(flatten)]
-    symbols: SymbolOptions,
+    input: HeapInput,
 }
+
+/// A cost of which there is a column.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RowCost {
+    /// Bytes that are alive
+    #[value(alias = "leak", alias = "leaks", alias = "live")]
+    Leaked,
+    /// Bytes of all allocations
+    Allocated,
+    /// Allocations in a second
+    Count,
+    /// Allocations freed before their thread allocated again
+    Temporary,
+}
+
+impl RowCost {
+    const fn column(self) -> Column {
+        match self {
+            Self::Leaked => Column::Live,
+            Self::Allocated => Column::Total,
+            Self::Count => Column::Rate,
+            Self::Temporary => Column::Temporary,
+        }
+    }
+}
+
+/// Rows of a printed table without --limit.
+const USUAL_ROWS: usize = 20;
 
 const EXAMPLES: &str = "\
 Examples:
   cairn top 4711                               process 4711, which `cairn heap` records
   cairn top server.4711.cairn                  the same by its file
   cairn top 4711 --by line --sort growth       the lines whose memory grows
+  cairn top 4711 --filter module=libfoo*       one library's memory
+  cairn top core.4711 --once                   what a core file holds
   cairn top 4711 --plain --interval 10s >> log a table every ten seconds
   cairn top 4711 --once -n 5                   the five largest, once
 
-Keys: ? shows them all. q leaves, Enter shows the whole stack of a row, Tab changes what a row is,
-< and > what rows are ordered by, / searches, 0 counts growth from now on, p holds the screen, m puts
-a mark into the recording, x and s stop and start it.
+Keys: ? shows all keys. q leaves, Enter shows the whole stack of a row, Tab changes what a row is,
+< and > change the order of the rows, / searches, 0 counts growth from now on, p pauses the screen,
+m puts a mark into the recording, x and s stop and start it.
 
-Exit codes: 0 all went well; 1 there is no such process or recording, or it cannot be read;
-2 the arguments make no sense.";
+Exit codes: 0 success; 1 there is no such process or file, or it cannot be read; 2 invalid
+arguments.";
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     /// More often there is nothing new.
@@ -104,27 +136,24 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 impl Top {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let Some(path) = self.file()? else { return Ok(Outcome::Status(2)) };
-        let named = |error: &dyn std::fmt::Display| {
-            let (text, path) = (error.to_string(), path.display().to_string());
-            // Some errors of opening name the file themselves.
-            let is_named = text.starts_with(&path) || text.contains(&format!(" {path}:"));
-            io::Error::other(if is_named { text } else { format!("{path}: {text}") })
-        };
-        let heap = LiveHeap::open(&path).map_err(|error| named(&error))?;
+        self.check_filters()?;
+        let Some(file) = self.file()? else { return Ok(Outcome::Status(2)) };
+        let options = self.input.options_for(&file);
+        let heap = FollowedHeap::open(file.path(), &options).map_err(failed)?;
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let is_interactive = is_terminal && !is_dumb && !self.plain && !self.once;
         let wish = Wish {
             by: self.by,
-            column: self.sort,
+            column: self.cost.map_or(self.sort, RowCost::column),
             is_reversed: false,
             search: self.search.to_lowercase(),
+            least_share: self.list.least_share().unwrap_or(0.0),
             chosen: None,
         };
-        let folding = Folding { allocator: !self.internals, startup: !self.internals };
-        let app = App::new(path.display().to_string(), wish, folding, is_interactive);
-        let naming = Naming::begin(self.symbols.wanted().then(|| self.symbols.symbolizer()));
+        let name = file.name().map_or_else(|| file.path().display().to_string(), str::to_owned);
+        let app = App::new(name, wish, self.input.folding(), self.input.filters(), is_interactive);
+        let naming = Naming::begin(options.symbols, heap.own_names());
         let watch = Watch::begin(heap, self.interval);
         let (outcome, failure) = if is_interactive {
             self.interact(app, &naming, &watch)?
@@ -132,21 +161,40 @@ impl Top {
             self.print(app, &naming, &watch)?
         };
         if let Some(names) = naming.finish() {
-            self.symbols.index_later(&names);
+            self.input.index_later(&names);
         }
         match failure {
-            Some(why) => Err(named(&why)),
+            Some(why) => Err(io::Error::other(why)),
             None => Ok(outcome),
         }
     }
 
-    /// The recording's file; nothing when it was told that there are several.
-    fn file(&self) -> io::Result<Option<PathBuf>> {
+    /// Refuses filters that a heap which is added up as it grows cannot have.
+    fn check_filters(&self) -> io::Result<()> {
+        for filter in self.input.filters() {
+            let kind = match filter {
+                HeapFilter::Thread(_) => "thread",
+                HeapFilter::Size(_) => "size",
+                HeapFilter::Function(_) | HeapFilter::Module(_) => continue,
+            };
+            let why = "cairn top adds up all blocks as they come, and can leave out stacks alone; ask";
+            return Err(io::Error::other(format!(
+                "--filter {kind}: {why} `cairn report --filter {kind}=...`"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The file; `None` after a message that there are several.
+    fn file(&self) -> io::Result<Option<InputFile>> {
         const SHOWN: usize = 20;
+        if self.target == "-" {
+            return InputFile::open("-".as_ref()).map(Some);
+        }
         match resolve(&self.target)? {
-            Target::File(path) => Ok(Some(path)),
+            Target::File(path) => InputFile::open(&path).map(Some),
             Target::Directory(directory, mut all) if all.len() == 1 => {
-                Ok(all.pop().map_or(Some(directory), |one| Some(one.path)))
+                InputFile::open(&all.pop().map_or(directory, |one| one.path)).map(Some)
             }
             Target::Directory(directory, all) if all.is_empty() => Err(io::Error::other(format!(
                 "{}: there is no recording in it; `cairn heap PROGRAM` makes one",
@@ -175,14 +223,14 @@ impl Top {
     }
 
     fn print(&self, mut app: App, naming: &Naming, watch: &Watch) -> io::Result<(Outcome, Option<String>)> {
-        /// Names that take longer are there in the next table; a single table has them all.
+        /// Names that take longer appear in the next table; a single table waits for all of them.
         const PATIENCE: Duration = Duration::from_secs(2);
-        /// What takes longer to be read says how far it is.
+        /// A longer read prints how far it is, this often.
         const PROGRESS: Duration = Duration::from_secs(2);
         let patience = if self.once { Duration::from_secs(3600) } else { PATIENCE };
         let mut out = crate::output::stdout();
-        let (mut looks, mut tables) = (0, 0);
-        let mut told = Instant::now();
+        let (mut updates, mut tables) = (0, 0);
+        let mut reported = Instant::now();
         loop {
             match watch.news.recv() {
                 Ok(News::Seen(seen)) => drop(app.saw(seen)),
@@ -192,16 +240,16 @@ impl Top {
             }
             if !app.is_complete() {
                 if let Some(nanos) = app.behind_nanos()
-                    && told.elapsed() >= PROGRESS
+                    && reported.elapsed() >= PROGRESS
                 {
-                    told = Instant::now();
+                    reported = Instant::now();
                     complain(&format_args!("catching up: {} behind", screen::time(nanos)));
                 }
                 continue;
             }
-            looks += 1;
-            // What grows is known at the second look.
-            if self.once && looks < 2 && !app.is_over() {
+            updates += 1;
+            // Growth is known at the second update.
+            if self.once && updates < 2 && !app.is_over() {
                 continue;
             }
             let began = Instant::now();
@@ -213,7 +261,7 @@ impl Top {
                 writeln!(out)?;
             }
             tables += 1;
-            for line in screen::plain(&app, width(), self.limit) {
+            for line in screen::plain(&app, width(), self.list.most_entries(USUAL_ROWS)) {
                 writeln!(out, "{line}")?;
             }
             out.flush()?;
@@ -229,9 +277,9 @@ impl Top {
         naming: &Naming,
         watch: &Watch,
     ) -> io::Result<(Outcome, Option<String>)> {
-        /// A key is answered at once, and what others have to say in such a time.
+        /// Longest wait for a key, after which other news is handled.
         const TICK: Duration = Duration::from_millis(100);
-        /// Names come in small portions; the table is made again for them so often.
+        /// Names come in small portions; the table is made again at most this often for them.
         const NAMES: Duration = Duration::from_millis(300);
         let signals = Signals::watch()?;
         let mut terminal = Terminal::enter()?;
@@ -268,7 +316,7 @@ impl Top {
             let (columns, lines) = Terminal::size();
             app.resized(lines);
             terminal.show(screen::screen(&app, columns, lines), columns)?;
-            // All that is there is taken before the screen is written again.
+            // All waiting keys are handled before the screen is written again.
             let mut patience = TICK;
             while event::poll(patience)? {
                 patience = Duration::ZERO;

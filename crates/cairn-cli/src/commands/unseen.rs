@@ -1,4 +1,4 @@
-//! Why a recording has no allocation in it, where that can be known: the program's file says it.
+//! Explains a recording without allocations by the program's file.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,10 +7,10 @@ use std::path::Path;
 use cairn_analysis::heap::{HeapRecording, Sampling};
 use cairn_run::{Obstacle, Program};
 
-/// What to say of a recording without an allocation.
+/// Returns the message for a recording without allocations.
 pub(crate) fn why_nothing_was_seen(heap: &HeapRecording, sampling: Sampling) -> String {
     let obstacle = recorded_program(heap).and_then(|program| hidden_by(&program));
-    // That it is for another processor than this one is no reason: it was recorded there.
+    // Another processor is no reason: the program was recorded there.
     if let Some(obstacle) = obstacle.filter(|obstacle| !matches!(obstacle, Obstacle::OtherMachine { .. })) {
         return format!("no allocation was seen: {obstacle}");
     }
@@ -20,9 +20,9 @@ pub(crate) fn why_nothing_was_seen(heap: &HeapRecording, sampling: Sampling) -> 
     }
 }
 
-/// Why the calls of a program that runs cannot be seen, if its file is a reason.
+/// Returns the reason why the calls of a running program cannot be seen, if its file has one.
 pub(crate) fn hidden_by(program: &Program) -> Option<Obstacle> {
-    // What else may be the matter with a file is none for a program that runs.
+    // Other obstacles do not apply to a program that runs.
     program.inspect().err().filter(|obstacle| {
         matches!(
             obstacle,
@@ -35,7 +35,7 @@ pub(crate) fn hidden_by(program: &Program) -> Option<Obstacle> {
     })
 }
 
-/// The program that a recording is of, when its file is on this machine and still the same.
+/// Returns the recorded program, if its file is on this machine and unchanged.
 fn recorded_program(heap: &HeapRecording) -> Option<Program> {
     let recording = heap.recording();
     let path = Path::new(OsStr::from_bytes(recording.fact("executable")?));
@@ -43,6 +43,6 @@ fn recorded_program(heap: &HeapRecording) -> Option<Program> {
     let recorded = recording.fact("executable.build_id").filter(|digits| !digits.is_empty());
     let present =
         program.build_id().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-    // Without a build id in either, the path is all that is known.
+    // Without build ids, the paths decide.
     (recorded == present.as_deref().map(str::as_bytes)).then_some(program)
 }

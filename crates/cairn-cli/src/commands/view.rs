@@ -1,58 +1,78 @@
-//! `cairn view`: the page, served on this machine.
+//! `cairn view`: serves the page on this machine.
 
 mod browser;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::heap::Folding;
-use cairn_web::view::{Shown, SourceRoot, View, ViewOptions};
+use cairn_analysis::source::{HeapFilter, HeapSource};
+use cairn_web::view::{PageState, Shown, SourceRoot, View, ViewOptions};
 use clap::Args;
 
-use super::symbol_options::SymbolOptions;
+use super::heap_input::{HeapInput, failed};
+use super::input_file::InputFile;
+use super::options::{CostName, ViewName, views};
 use super::target::{Target, resolve};
 use crate::output::{Outcome, complain};
 
-/// Look at recordings in a browser, also while the program runs
+/// Open heaps in a browser, also while the program runs
 ///
-/// Serves a page on this machine until Ctrl-C, and opens it. It is the page that `cairn report --html` writes, and more: it follows
-/// a program that runs, tells it to start, to stop, and to set marks, compares two recordings, goes into parts of large ones, and
-/// shows source files. Only who has the printed address can open it: it holds a token that is new each time.
+/// Serves a page on this machine until Ctrl-C, and opens it. It is the page of `cairn report --format html`, and more: it follows
+/// a running program, starts and stops its recording, sets marks, compares two files, reads parts of large ones, and shows source
+/// files. Only a browser with the printed address can open it: the address holds a token that is new each time.
 #[derive(Args)]
 #[command(name = "view", after_help = EXAMPLES)]
 pub(crate) struct ViewCommand {
-    /// A recording, two to compare, a directory with recordings, or the id of a process that records
+    /// A recording, a core file or a file of another tool; two of them to compare; a directory with recordings; the id of a
+    /// process that is recorded; - for standard input
     #[arg(required = true, value_name = "FILE|DIR|PID")]
     what: Vec<PathBuf>,
+
+    /// The view that the page begins with
+    #[arg(long, value_name = "VIEW", value_parser = views(VIEWS))]
+    by: Option<ViewName>,
+
+    /// The cost that the page begins with [default: the usual one of the file]
+    #[arg(long, value_name = "COST")]
+    cost: Option<CostName>,
 
     /// Print the address and open no browser
     #[arg(long)]
     no_open: bool,
 
-    /// The port; any that is free when it is not given
+    /// The port [default: any free one]
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     port: u16,
 
-    /// Listen at ::1, in place of 127.0.0.1
+    /// Listen on ::1 instead of 127.0.0.1
     #[arg(long)]
     ipv6: bool,
 
-    /// Show source files below this directory; with FROM=TO, recorded names below FROM are looked for in TO. May be repeated;
+    /// Show source files below this directory; with FROM=TO, recorded names below FROM are searched for in TO. May be repeated;
     /// without it no file is shown
     #[arg(long, value_name = "DIR|FROM=TO")]
     source: Vec<PathBuf>,
 
-    /// Show the allocator's frames and those in front of main too
-    #[arg(long)]
-    internals: bool,
-
     #[command(flatten)]
-    symbols: SymbolOptions,
+    input: HeapInput,
 }
+
+/// The views that a page has.
+const VIEWS: &[ViewName] = &[
+    ViewName::Function,
+    ViewName::Module,
+    ViewName::Tree,
+    ViewName::Callers,
+    ViewName::Thread,
+    ViewName::Size,
+    ViewName::Lifetime,
+];
 
 const EXAMPLES: &str = "\
 Examples:
   cairn view app.4711.cairn                      one recording
+  cairn view app.4711.cairn --cost leaked --filter thread=worker
+  cairn view core.4711                           the blocks in a core file
   cairn view 4711                                a process that `cairn heap` records, as it goes on
   cairn view before.cairn after.cairn            what grew, as a differential flame graph
   cairn view .                                   every recording in this directory, the latest first
@@ -60,19 +80,20 @@ Examples:
   cairn view app.cairn --source /build/app=.     of a program that was built elsewhere
   ssh -L 7007:127.0.0.1:7007 HOST cairn view --no-open --port 7007 app.cairn     on another machine
 
-docs/book/reference/view.md lists what it lets in, http.md its requests for other programs.
+docs/book/reference/view.md describes the access rules, http.md the requests for other programs.
 
-Exit codes: 0 it was ended; 1 it could not be served; 2 the arguments make no sense.";
+Exit codes: 0 it was ended; 1 it could not be served; 2 invalid arguments.";
 
 impl ViewCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let shown = self.shown()?;
+        let (shown, _inputs) = self.shown()?;
         let mut options = ViewOptions::new(shown);
         options.compares = self.what.len() == 2;
         options.port = self.port;
         options.uses_ipv6 = self.ipv6;
-        options.symbols = self.symbols.wanted().then(|| self.symbols.symbolizer());
-        options.folding = Folding { allocator: !self.internals, startup: !self.internals };
+        options.source = self.input.source_options();
+        options.folding = self.input.folding();
+        options.state = self.state()?;
         options.sources = self.source.iter().map(|text| source_root(text)).collect::<io::Result<_>>()?;
         let view = View::bind(options)?;
         let url = view.url();
@@ -82,7 +103,7 @@ impl ViewCommand {
             output.flush()?;
         }
         complain(&"this address shows the page, to whoever has it; Ctrl-C ends it");
-        // What it needs to go on is kept until the end.
+        // The browser reads a file that has to exist until the end.
         let _opened = (!self.no_open).then(|| browser::open(&url)).and_then(|opened| match opened {
             Ok(opened) => Some(opened),
             Err(error) => {
@@ -91,28 +112,64 @@ impl ViewCommand {
             }
         });
         let without_index = view.run()?;
-        self.symbols.index_these_later(without_index);
+        self.input.index_these_later(without_index);
         Ok(Outcome::Done)
     }
 
-    fn shown(&self) -> io::Result<Shown> {
-        let mut files = Vec::new();
-        for what in &self.what {
-            match resolve(what.as_os_str())? {
-                Target::Directory(directory, _) if self.what.len() == 1 => {
-                    return Ok(Shown::Directory(directory));
+    /// Returns the state that the page begins with.
+    fn state(&self) -> io::Result<PageState> {
+        let mut state = PageState::default();
+        state.cost = self.cost.map(CostName::cost);
+        match self.by {
+            Some(ViewName::Callers) => state.is_inverted = true,
+            Some(ViewName::Module) => state.tab = Some("modules"),
+            Some(ViewName::Thread) => state.tab = Some("threads"),
+            Some(ViewName::Size) => state.tab = Some("sizes"),
+            Some(ViewName::Lifetime) => state.tab = Some("lifetimes"),
+            _ => {}
+        }
+        for filter in self.input.filters() {
+            match filter {
+                HeapFilter::Thread(name) if state.thread.is_none() => state.thread = Some(name),
+                HeapFilter::Size(range) if state.sizes.is_none() => state.sizes = Some(range),
+                HeapFilter::Thread(_) | HeapFilter::Size(_) => {
+                    return Err(io::Error::other(
+                        "--filter: a page shows one thread, and one range of sizes",
+                    ));
                 }
-                Target::Directory(directory, _) => {
-                    let why = "a directory is shown by itself; name the recordings in it";
-                    return Err(io::Error::other(format!("{}: {why}", directory.display())));
-                }
-                Target::File(path) => {
-                    super::heap_input::check_recording(&path)?;
-                    files.push(path);
+                HeapFilter::Function(_) | HeapFilter::Module(_) => {
+                    let why = "a page filters threads and sizes; it searches for functions with / and shows their calls alone";
+                    return Err(io::Error::other(format!("--filter: {why}")));
                 }
             }
         }
-        Ok(Shown::Files(files))
+        Ok(state)
+    }
+
+    /// Returns the files to show, and the inputs that have to be open meanwhile.
+    fn shown(&self) -> io::Result<(Shown, Vec<InputFile>)> {
+        let (mut files, mut inputs) = (Vec::new(), Vec::new());
+        for what in &self.what {
+            let path = if what == Path::new("-") {
+                what.clone()
+            } else {
+                match resolve(what.as_os_str())? {
+                    Target::Directory(directory, _) if self.what.len() == 1 => {
+                        return Ok((Shown::Directory(directory), inputs));
+                    }
+                    Target::Directory(directory, _) => {
+                        let why = "a directory is shown by itself; name the recordings in it";
+                        return Err(io::Error::other(format!("{}: {why}", directory.display())));
+                    }
+                    Target::File(path) => path,
+                }
+            };
+            let input = InputFile::open(&path)?;
+            HeapSource::check_file(input.path(), &self.input.options_for(&input)).map_err(failed)?;
+            files.push(input.path().to_owned());
+            inputs.push(input);
+        }
+        Ok((Shown::Files(files), inputs))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Fixture programs, compiled; runs of them, plain and under `cairn heap`; and a reader of their recordings that is
-//! as simple as it can be, apart from the one that is tested elsewhere.
+//! Fixture programs, compiled; runs of them, plain and under `cairn heap`; and a reader of their
+//! recordings that is as simple as it can be, apart from the one that is tested elsewhere.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -47,8 +47,9 @@ pub(crate) fn compile(directory: &Path, source: &str, name: &str, flags: &[&str]
     program
 }
 
-/// Writes a script, or copies a program, that is to be run. Another process does that: while this one has a file open to write to it, each
-/// child that another test starts has it as well for a moment, and the kernel runs no file that somebody may write to.
+/// Writes a script, or copies a program, that is to be run. Another process does that: while this
+/// one has a file open to write to it, each child that another test starts has it as well for a
+/// moment, and the kernel runs no file that somebody may write to.
 #[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) fn executable(path: &Path, from: &Executable<'_>) {
     let mut command = Command::new("sh");
@@ -182,6 +183,7 @@ pub(crate) struct Recording {
     pub(crate) modules_loaded: Vec<String>,
     pub(crate) modules_unloaded: usize,
     pub(crate) events: u64,
+    #[allow(dead_code, reason = "not all that use this module need it")]
     pub(crate) mappings: Vec<(cairn_recording::MappingKind, u64)>,
 }
 
@@ -244,7 +246,8 @@ impl Recording {
         }
     }
 
-    /// Each thread's blocks by their sequence; frees find their allocations by the rule of `cairn_format::recording`.
+    /// Each thread's blocks by their sequence; frees find their allocations by the rule of
+    /// `cairn_format::recording`.
     fn read_spool(path: &Path, header: &FileHeader, file: &[u8]) -> Self {
         let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
         let mut recording = Self {
@@ -297,7 +300,8 @@ impl Recording {
         }
         remote.sort_unstable();
         for (address, ticket) in remote {
-            // Of those that were there by then and are not free, the latest; none for a block older than the recording.
+            // Of those that were there by then and are not free, the latest; none for a block older
+            // than the recording.
             let candidates = allocations.entry(address).or_default().iter_mut();
             let found =
                 candidates.filter(|one| !one.is_free && one.epoch <= ticket).max_by_key(|one| one.epoch);
@@ -318,6 +322,7 @@ impl Recording {
     }
 
     /// Compares with the `expect` lines that the program printed.
+    #[allow(dead_code, reason = "not all that use this module need it")]
     pub(crate) fn assert_as_expected(&self, shown: &Shown) {
         let mut checked = 0;
         for line in shown.output.lines().filter_map(|line| line.strip_prefix("expect ")) {

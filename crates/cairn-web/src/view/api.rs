@@ -1,4 +1,4 @@
-//! From a request to an answer. `docs/book/reference/http.md` describes the requests.
+//! Answers requests, which `docs/book/reference/http.md` describes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -12,11 +12,11 @@ use tokio::sync::Semaphore;
 use super::ViewOptions;
 use super::catalogue::{Catalogue, Listed};
 use super::comparison::{Side, compare};
-use super::control::{MOST_MARK_BYTES, Wish, tell};
+use super::control::{MOST_MARK_BYTES, Wish, send};
 use super::desk::{Answer, Asked, Desk, Naming, NoAnswer};
-use super::http::{Answered, response, told, with_policy};
+use super::http::{Answered, message, response, with_policy};
 use super::source_text::{self, NoSource, SourceRoot};
-use super::words::{Query, Senseless, decoded_parts};
+use super::words::{InvalidRequest, Query, decoded_parts};
 use crate::html;
 
 /// Recordings that are open at a time; the one that was asked last stays longest.
@@ -41,8 +41,8 @@ fn refused(status: StatusCode, why: &str) -> Refused {
     Refused { status, why: why.to_owned() }
 }
 
-impl From<Senseless> for Refused {
-    fn from(Senseless(why): Senseless) -> Self {
+impl From<InvalidRequest> for Refused {
+    fn from(InvalidRequest(why): InvalidRequest) -> Self {
         Self { status: StatusCode::BAD_REQUEST, why }
     }
 }
@@ -72,7 +72,7 @@ impl Api {
         Self {
             catalogue: Catalogue::new(options.shown),
             naming: Naming {
-                symbols: options.symbols,
+                source: options.source,
                 folding: options.folding,
                 without_index: Arc::default(),
             },
@@ -95,7 +95,7 @@ impl Api {
         self.answered(&call).await.unwrap_or_else(|Refused { status, why }| match status {
             // Nothing is new: there is nothing to say.
             StatusCode::NO_CONTENT => response(status, BINARY, Bytes::new()),
-            status => told(status, &why),
+            status => message(status, &why),
         })
     }
 
@@ -112,7 +112,7 @@ impl Api {
             }
             (&Method::GET, ["api", "1", "recordings", id, "slices"]) => self.slices(id, &query).await,
             (&Method::POST, ["api", "1", "recordings", id, wish @ ("start" | "stop" | "mark")]) => {
-                self.tell(id, wish, &call.body)
+                self.send(id, wish, &call.body)
             }
             (&Method::GET, ["api", "1", "comparison"]) => self.compare(&query).await,
             (&Method::GET, ["api", "1", "source"]) => self.source(&query),
@@ -165,7 +165,7 @@ impl Api {
         let first = Asked { part: asked.part.clone(), known: asked.known };
         let asking = known.map(|desk| (desk.ask(first), desk));
         let (answer, desk) = match asking {
-            // Nobody had asked for long, and it was closed.
+            // It was closed after a long time without a request.
             None | Some((Err(None), _)) => {
                 let desk = Desk::open(listed.file, self.naming.clone()).map_err(|error| failed(&error))?;
                 (desk.ask(asked), desk)
@@ -188,7 +188,7 @@ impl Api {
         Ok(with_version(&answer, |answer| answer.slices.clone()))
     }
 
-    fn tell(&self, id: &str, wish: &str, body: &Bytes) -> Result<Answered, Refused> {
+    fn send(&self, id: &str, wish: &str, body: &Bytes) -> Result<Answered, Refused> {
         let listed = self.listed(id)?;
         let wish = match wish {
             "start" => Wish::Start,
@@ -201,7 +201,7 @@ impl Api {
         if !listed.is_growing {
             return Err(refused(StatusCode::CONFLICT, "no program records to this file"));
         }
-        tell(&listed.file, &wish).map_err(|error| refused(StatusCode::CONFLICT, &error.to_string()))?;
+        send(&listed.file, &wish).map_err(|error| refused(StatusCode::CONFLICT, &error.to_string()))?;
         Ok(json(&self.listed(id)?))
     }
 
@@ -255,7 +255,7 @@ fn page() -> Answered {
 fn json(value: &impl Serialize) -> Answered {
     match serde_json::to_vec(value) {
         Ok(bytes) => response(StatusCode::OK, "application/json", bytes.into()),
-        Err(error) => told(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Err(error) => message(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which recordings there are to look at, and what is known of each without reading it.
+//! Lists the recordings, and what is known of each without reading it.
 //!
 //! A recording is called by its file's name everywhere: the browser never names a path, so that it cannot ask for one.
 
@@ -18,7 +18,7 @@ use serde::Serialize;
 /// Recordings that are listed; in a directory with more, the latest.
 const MOST_RECORDINGS: usize = 1000;
 
-/// What was asked to be shown.
+/// The files to show.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Shown {
@@ -28,10 +28,10 @@ pub enum Shown {
     Directory(PathBuf),
 }
 
-/// A recording as the list tells it.
+/// A recording in the list.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Listed {
-    /// What it is called here.
+    /// Its name here.
     pub(crate) id: String,
     pub(crate) path: String,
     pub(crate) process: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Listed {
 
 pub(crate) struct Catalogue {
     shown: Shown,
-    /// Those that were told once keep their names.
+    /// Recordings keep the name that they were listed by first.
     known: Mutex<Vec<(String, PathBuf)>>,
 }
 
@@ -120,7 +120,7 @@ impl Catalogue {
 fn recordings_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let is_recording = |path: &PathBuf| {
-        // What a command packs into, while it does: shown as the recording that it becomes.
+        // The file that a command packs into appears as the recording that it becomes.
         let is_half = path.extension().is_some_and(|extension| extension == "new");
         !is_half
             && fs::metadata(path).is_ok_and(|facts| facts.is_file())
@@ -179,7 +179,7 @@ pub(crate) fn is_growing(path: &Path) -> bool {
     header_of(path).ok().flatten().is_some_and(|header| state_of(path, &header).is_some())
 }
 
-/// What a program says of its recording; nothing when no program has it any more.
+/// The state that a program gives its recording; `None` when no program has it any more.
 fn state_of(path: &Path, header: &FileHeader) -> Option<State> {
     if header.shape != Shape::Spool {
         return None;

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use cairn_analysis::heap::{DiffTree, HeapRead, HeapRecording, Names, Questions, Scope, Sums, Unfreed};
+use cairn_analysis::heap::{DiffTree, HeapRead, Names, Questions, Scope, Sums};
+use cairn_analysis::source::HeapSource;
 use serde::Serialize;
 
-use super::desk::{KeptNames, Naming, NoAnswer, Part, open, scope};
+use super::desk::{CachedNames, Naming, NoAnswer, Part, open, read_whole, scope};
 use crate::columns::MOST;
 use crate::content::{ColumnPlace, Columns, Strings, with_json};
 use crate::shown;
@@ -25,15 +26,15 @@ const MOST_DEPTH: u32 = 1000;
 #[derive(Serialize)]
 struct Comparison {
     schema: &'static str,
-    before: SideTold,
-    after: SideTold,
+    before: SideJson,
+    after: SideJson,
     put_together: usize,
     strings: Vec<String>,
     columns: BTreeMap<&'static str, ColumnPlace>,
 }
 
 #[derive(Serialize)]
-struct SideTold {
+struct SideJson {
     command: Vec<String>,
     filters: Vec<String>,
     duration_nanos: u64,
@@ -54,30 +55,29 @@ pub(crate) struct Side {
 /// Reads both and compares them.
 pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Vec<u8>, NoAnswer> {
     let unreadable = |why: &dyn std::fmt::Display| NoAnswer::Unreadable(why.to_string());
-    let first = open(&before.file).map_err(|why| unreadable(&why))?;
-    let second = open(&after.file).map_err(|why| unreadable(&why))?;
-    let (mut first_names, mut second_names) = (KeptNames::default(), KeptNames::default());
-    let first_namer = first_names.of(first.stacks(), naming);
-    let second_namer = second_names.of(second.stacks(), naming);
-    let read = |heap: &HeapRecording, names: &mut Names<'_>, part: &Part| {
-        let whole = |scope: Scope| heap.read(scope).map_err(|error| unreadable(&error));
+    let first = open(&before.file, naming).map_err(|why| unreadable(&why))?;
+    let second = open(&after.file, naming).map_err(|why| unreadable(&why))?;
+    let (mut first_names, mut second_names) = (CachedNames::default(), CachedNames::default());
+    let first_namer = first_names.of_source(&first, naming);
+    let second_namer = second_names.of_source(&second, naming);
+    let read = |source: &HeapSource, names: &mut Names<'_>, part: &Part| {
+        let all = read_whole(source, Scope::default())?;
         if *part == Part::default() {
-            return Ok((whole(Scope::default())?, Vec::new()));
+            return Ok((all, Vec::new()));
         }
-        let all = whole(Scope::default())?;
-        let (scope, words) = scope(heap, &all, names, part)?;
-        Ok((whole(scope)?, words))
+        let (scope, words) = scope(source, &all, names, part)?;
+        Ok((read_whole(source, scope)?, words))
     };
-    let mut names = Names::new(first.stacks(), first_namer, naming.folding);
+    let mut names = first.names(first_namer, naming.folding);
     let (first_read, first_words) = read(&first, &mut names, &before.part)?;
     let mut first_questions = Questions::new(&first_read.profile, names);
-    let mut names = Names::new(second.stacks(), second_namer, naming.folding);
+    let mut names = second.names(second_namer, naming.folding);
     let (second_read, second_words) = read(&second, &mut names, &after.part)?;
     let mut second_questions = Questions::new(&second_read.profile, names);
     let tree = DiffTree::of(&mut first_questions, &mut second_questions, MOST_CALLS);
-    let told = |read: &HeapRead, part: &Part, words: Vec<String>, heap: &HeapRecording| SideTold {
-        unfreed: if part.to_nanos.is_some() { Unfreed::Alive } else { Unfreed::of(heap.recording()) }.word(),
-        command: heap.command().iter().take(100).map(|word| shown(word).into_owned()).collect(),
+    let side_json = |read: &HeapRead, part: &Part, words: Vec<String>, source: &HeapSource| SideJson {
+        unfreed: source.unfreed(part.span()).word(),
+        command: source.about().command.iter().take(100).map(|word| shown(word).into_owned()).collect(),
         filters: words.iter().map(|word| shown(word).into_owned()).collect(),
         duration_nanos: read.profile.end_nanos.min(MOST),
         from_nanos: part.from_nanos.min(MOST),
@@ -85,12 +85,12 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
         peak_nanos: read.profile.peak_nanos.min(MOST),
         is_estimate: read.profile.sampling.is_estimate(),
     };
-    let first_told = told(&first_read, &before.part, first_words, &first);
-    let second_told = told(&second_read, &after.part, second_words, &second);
-    pack(&tree, first_told, second_told).map_err(|error| unreadable(&error))
+    let first_json = side_json(&first_read, &before.part, first_words, &first);
+    let second_json = side_json(&second_read, &after.part, second_words, &second);
+    pack(&tree, first_json, second_json).map_err(|error| unreadable(&error))
 }
 
-fn pack(tree: &DiffTree, before: SideTold, after: SideTold) -> std::io::Result<Vec<u8>> {
+fn pack(tree: &DiffTree, before: SideJson, after: SideJson) -> std::io::Result<Vec<u8>> {
     let (mut columns, mut strings) = (Columns::default(), Strings::default());
     // 0 and 1 are no functions.
     let mut names = vec![strings.number("everything"), strings.number("[smaller calls, put together]")];
@@ -104,7 +104,7 @@ fn pack(tree: &DiffTree, before: SideTold, after: SideTold) -> std::io::Result<V
         files.push(frame.file.as_deref().map_or(0, |file| strings.number(file) + 1));
         kinds.push(u64::from(frame.function.is_none()));
     }
-    // What is too deep is told with the deepest call that is there.
+    // Calls that are too deep count for the deepest call above them.
     let mut nodes: Vec<(u64, u32, Sums, Sums)> = Vec::with_capacity(tree.nodes.len());
     for (index, node) in tree.nodes.iter().enumerate() {
         let function = match node.frame {

@@ -1,6 +1,6 @@
 //! Tells a program to record or not to, and puts marks into its recording: what `cairn heap ctl` does.
 //!
-//! The program looks at a word of its spool; so a file is written to, and only one whose header says that it is a spool.
+//! The program reads a word of its spool; so a file is written to, and only one whose header says that it is a spool.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use cairn_recording::{command_from_outside, mark_from_outside};
 /// Longer texts are refused.
 pub(crate) const MOST_MARK_BYTES: usize = 1000;
 
-/// What a program can be told.
+/// A request to a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Wish {
     Start,
@@ -20,7 +20,7 @@ pub(crate) enum Wish {
 }
 
 /// Tells it to the program that writes this spool.
-pub(crate) fn tell(spool: &Path, wish: &Wish) -> io::Result<()> {
+pub(crate) fn send(spool: &Path, wish: &Wish) -> io::Result<()> {
     let command = match wish {
         Wish::Start => Command::Record,
         Wish::Stop => Command::Pause,

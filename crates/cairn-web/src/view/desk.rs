@@ -1,7 +1,7 @@
-//! One recording that somebody looks at: opened, read and named by a thread of its own, which answers one request after the other.
+//! One heap that is viewed: opened, read and named by a thread of its own, which answers one request after the other.
 //!
-//! Names are looked up once and kept, and they lean on the recording's tables: so everything stays on the stack of one thread, and
-//! a recording that grows is looked at again by beginning a turn of a loop anew.
+//! Names are found once and cached, and they borrow the recording's tables: so everything stays on the stack of one thread, and
+//! a recording that grows is read again by beginning a turn of a loop anew.
 //!
 //! ```text
 //!                                    +-- grows: update --> answer, answer, ... --> due? --+
@@ -20,11 +20,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cairn_analysis::heap::slices::{SliceOptions, Slices};
 use cairn_analysis::heap::{
-    Address, Folding, HeapRead, HeapRecording, LiveHeap, Module, ModuleNames, Namer, Names, NoNames, Pattern,
-    Scope, Stacks, ThreadName, stacks_with,
+    Address, Folding, HeapRead, LiveHeap, Module, ModuleNames, Namer, Names, NoNames, Pattern, Scope, Stacks,
+    ThreadName,
 };
-use cairn_recording::Recording;
-use cairn_symbols::{SourceFrame, SymbolizerOptions};
+use cairn_analysis::source::{
+    HeapFilter, HeapSource, ReadDetail, SourceError, SourceHeap, SourceNames, SourceOptions, TimeSpan,
+};
+use cairn_symbols::SourceFrame;
 use tokio::sync::oneshot;
 
 use super::catalogue::is_growing;
@@ -34,24 +36,23 @@ use crate::{PageOptions, PageSubject, contents, shown};
 
 /// Requests that wait for one recording.
 const MOST_WAITING: usize = 8;
-/// Answers that are kept: the whole, and some filters of it.
-const MOST_KEPT: usize = 4;
-/// A recording that nobody asks for is closed.
+/// Answers in the cache: the whole, and some parts of it.
+const MOST_CACHED: usize = 4;
+/// Time without a request after which a recording is closed.
 const IDLE: Duration = Duration::from_secs(600);
-/// What was read so far of a large recording can be shown so often, while it is read on.
+/// Interval between updates while a large recording is read.
 const SHOWN_EVERY: Duration = Duration::from_millis(300);
-/// A recording that grows is looked at again so often at most, ...
+/// Least interval between updates of a recording that grows, ...
 const LEAST_PACE: Duration = Duration::from_millis(900);
-/// ... and so many times the time apart that a look takes.
+/// ... and that interval as a multiple of the time that an update takes.
 const REST: u32 = 3;
 /// A browser takes more than an e-mail.
 const MOST_BYTES: usize = 48 << 20;
 
-/// How recordings are named.
+/// How recordings are opened and named.
 #[derive(Clone, Debug)]
 pub(crate) struct Naming {
-    /// Where symbols are; none when no names are wanted.
-    pub(crate) symbols: Option<SymbolizerOptions>,
+    pub(crate) source: SourceOptions,
     pub(crate) folding: Folding,
     /// The programs that would be named faster with an index.
     pub(crate) without_index: Arc<Mutex<BTreeSet<PathBuf>>>,
@@ -71,7 +72,14 @@ pub(crate) struct Part {
     pub(crate) below: Vec<u32>,
 }
 
-/// What is asked of a recording.
+impl Part {
+    /// The stretch of time.
+    pub(crate) fn span(&self) -> TimeSpan {
+        TimeSpan { from_nanos: self.from_nanos, to_nanos: self.to_nanos.unwrap_or(u64::MAX) }
+    }
+}
+
+/// A request for the content of a recording.
 pub(crate) struct Asked {
     pub(crate) part: Part,
     /// The version that is known already: of the same one there is no answer.
@@ -92,7 +100,7 @@ pub(crate) struct Answer {
 pub(crate) enum NoAnswer {
     /// Nothing is new.
     Unchanged,
-    /// What is asked for is not in the recording.
+    /// The part is not in the recording.
     NotThere(String),
     /// The recording cannot be read.
     Unreadable(String),
@@ -100,7 +108,7 @@ pub(crate) enum NoAnswer {
     Busy,
 }
 
-/// What is asked, and where the answer goes.
+/// A request, and the channel for its answer.
 type Request = (Asked, oneshot::Sender<Result<Answer, NoAnswer>>);
 
 /// The way to the thread.
@@ -131,10 +139,9 @@ impl Desk {
     }
 }
 
-/// A recording as it is at this moment, that of a program that still runs included.
-pub(crate) fn open(path: &Path) -> Result<HeapRecording, String> {
-    let recording = Recording::open(path);
-    recording.map(HeapRecording::new).map_err(|error| named(path, &error))
+/// Opens a heap as it is at this moment, that of a program that still runs included.
+pub(crate) fn open(path: &Path, naming: &Naming) -> Result<HeapSource, String> {
+    HeapSource::open(path, &naming.source).map_err(|error| error.to_string())
 }
 
 /// An error with the name of its file.
@@ -145,20 +152,35 @@ fn named(path: &Path, error: &dyn std::fmt::Display) -> String {
 
 /// Names that outlast one reading of a recording that grows.
 #[derive(Default)]
-pub(crate) struct KeptNames {
+pub(crate) struct CachedNames {
     modules: Vec<Module>,
     names: Option<Noting>,
 }
 
-impl KeptNames {
+impl CachedNames {
     /// Names for these stacks; the same as before where no module came.
     pub(crate) fn of(&mut self, stacks: &Stacks, naming: &Naming) -> &dyn Namer {
-        let Some(options) = &naming.symbols else { return &NoNames };
-        if self.names.is_none() || self.modules != stacks.modules() {
+        let Some(options) = &naming.source.symbols else { return &NoNames };
+        let is_known = matches!(&self.names, Some(Noting { names: NotedNames::Modules(_), .. }));
+        if !is_known || self.modules != stacks.modules() {
             self.modules = stacks.modules().to_vec();
-            let names = ModuleNames::of(stacks, options.clone());
+            let names = NotedNames::Modules(ModuleNames::of(stacks, options.clone()));
             self.names = Some(Noting { names, without_index: Arc::clone(&naming.without_index) });
         }
+        self.namer()
+    }
+
+    /// Names for a heap in a file of any kind.
+    pub(crate) fn of_source(&mut self, source: &HeapSource, naming: &Naming) -> &dyn Namer {
+        if let SourceHeap::Recording(heap) = source.heap() {
+            return self.of(heap.stacks(), naming);
+        }
+        let names = NotedNames::Source(source.symbols());
+        self.names = Some(Noting { names, without_index: Arc::clone(&naming.without_index) });
+        self.namer()
+    }
+
+    fn namer(&self) -> &dyn Namer {
         match &self.names {
             Some(names) => names,
             None => &NoNames,
@@ -168,34 +190,42 @@ impl KeptNames {
 
 /// Notes what an index would have made faster.
 struct Noting {
-    names: ModuleNames,
+    names: NotedNames,
     without_index: Arc<Mutex<BTreeSet<PathBuf>>>,
+}
+
+enum NotedNames {
+    Modules(ModuleNames),
+    Source(SourceNames),
 }
 
 impl Namer for Noting {
     fn name(&self, stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
-        let named = self.names.name(stacks, addresses);
+        let (named, missed) = match &self.names {
+            NotedNames::Modules(names) => (names.name(stacks, addresses), names.without_index()),
+            NotedNames::Source(names) => (names.name(stacks, addresses), names.without_index()),
+        };
         if let Ok(mut programs) = self.without_index.lock() {
-            programs.extend(self.names.without_index());
+            programs.extend(missed);
         }
         named
     }
 }
 
-/// What differs when a file was written or took the place of another one. What is written through a mapping does not show.
+/// Facts that differ when a file was written, except through a mapping, or replaced.
 fn stamp(path: &Path) -> Option<(u64, u64, i64, i64)> {
     let facts = std::fs::metadata(path).ok()?;
     Some((facts.ino(), facts.len(), facts.mtime(), facts.mtime_nsec()))
 }
 
-struct Kept {
+struct CachedAnswer {
     part: Part,
     first: Bytes,
     slices: Bytes,
 }
 
 fn serve(path: &Path, naming: &Naming, queue: &Receiver<Request>) {
-    let mut names = KeptNames::default();
+    let mut names = CachedNames::default();
     let mut waiting = None;
     let mut version = 0;
     while let Some(request) = waiting.take().or_else(|| queue.recv_timeout(IDLE).ok()) {
@@ -203,7 +233,7 @@ fn serve(path: &Path, naming: &Naming, queue: &Receiver<Request>) {
         let next = if is_growing(path) {
             follow(path, naming, &mut names, &mut version, queue, request)
         } else {
-            look(path, naming, &mut names, version, queue, request)
+            answer_from_file(path, naming, &mut names, version, queue, request)
         };
         match next {
             Some(next) => waiting = Some(next),
@@ -212,31 +242,31 @@ fn serve(path: &Path, naming: &Naming, queue: &Receiver<Request>) {
     }
 }
 
-/// Answers from a recording that nobody writes, until its file is another one; gives back the request that found that.
-fn look(
+/// Answers from a file that no program writes, until its file is another one; gives back the request that found that.
+fn answer_from_file(
     path: &Path,
     naming: &Naming,
-    kept: &mut KeptNames,
+    cached_names: &mut CachedNames,
     version: u64,
     queue: &Receiver<Request>,
     first: Request,
 ) -> Option<Request> {
     let seen = stamp(path);
-    let heap = match open(path) {
-        Ok(heap) => heap,
+    let source = match open(path, naming) {
+        Ok(source) => source,
         Err(why) => return refuse(queue, first, &why),
     };
-    let namer = kept.of(heap.stacks(), naming);
-    let mut names = Names::new(heap.stacks(), namer, naming.folding);
+    let namer = cached_names.of_source(&source, naming);
+    let mut names = source.names(namer, naming.folding);
     let (mut whole, mut answers) = (None, Answers::new(version));
     let mut waiting = first;
     loop {
         answers.reply(waiting, |part| {
             let whole = match &whole {
                 Some(whole) => whole,
-                None => whole.insert(read(&heap, Scope::default())?),
+                None => whole.insert(read(&source, Scope::default())?),
             };
-            part_of(&heap, whole, &mut names, part)
+            part_of(&source, whole, &mut names, part)
         });
         waiting = queue.recv_timeout(IDLE).ok()?;
         if stamp(path) != seen {
@@ -249,7 +279,7 @@ fn look(
 fn follow(
     path: &Path,
     naming: &Naming,
-    kept: &mut KeptNames,
+    cached_names: &mut CachedNames,
     version: &mut u64,
     queue: &Receiver<Request>,
     first: Request,
@@ -260,8 +290,8 @@ fn follow(
         Err(error) => return refuse(queue, first, &named(path, &error)),
     };
     let mut request = Some(first);
-    let mut kept_for_parts = KeptNames::default();
-    // The first look is news, whatever it finds.
+    let mut names_of_parts = CachedNames::default();
+    // The first update is news, whatever it finds.
     let mut is_known = false;
     loop {
         let began = Instant::now();
@@ -276,7 +306,7 @@ fn follow(
             *version += 1;
         }
         is_known = true;
-        // It is read on at once, whether somebody asks or not, until it is up to date.
+        // Reading goes on at once, with or without a request, until it is up to date.
         let asked = match request.take() {
             None if updated.is_behind => match queue.try_recv() {
                 Ok(asked) => Some(asked),
@@ -288,7 +318,7 @@ fn follow(
         };
         let mut waiting = asked?;
         let stacks = live.stacks();
-        let mut names = Names::new(&stacks, kept.of(&stacks, naming), naming.folding);
+        let mut names = Names::new(&stacks, cached_names.of(&stacks, naming), naming.folding);
         let (mut whole, mut answers) = (None, Answers::new(*version));
         let mut worked = began.elapsed();
         loop {
@@ -296,10 +326,10 @@ fn follow(
             answers.reply(waiting, |part| {
                 if *part != Part::default() {
                     // Parts are read as a whole: what is added up while it grows is all of it.
-                    let heap = open(path).map_err(NoAnswer::Unreadable)?;
-                    let namer = kept_for_parts.of(heap.stacks(), naming);
-                    let mut names = Names::new(heap.stacks(), namer, naming.folding);
-                    return part_of(&heap, &read(&heap, Scope::default())?, &mut names, part);
+                    let source = open(path, naming).map_err(NoAnswer::Unreadable)?;
+                    let namer = names_of_parts.of_source(&source, naming);
+                    let mut names = source.names(namer, naming.folding);
+                    return part_of(&source, &read(&source, Scope::default())?, &mut names, part);
                 }
                 let (read, slices) =
                     whole.get_or_insert_with(|| (live.snapshot(), live.slices().unwrap_or_default()));
@@ -312,7 +342,7 @@ fn follow(
             }
             worked += asked.elapsed();
             waiting = queue.recv_timeout(IDLE).ok()?;
-            // Who watches shall not be busier than who is watched.
+            // Caps reading at a quarter of wall time.
             if began.elapsed() >= LEAST_PACE.max(worked * REST) {
                 request = Some(waiting);
                 break;
@@ -331,19 +361,19 @@ fn refuse(queue: &Receiver<Request>, request: Request, why: &str) -> Option<Requ
     queue.recv_timeout(IDLE).ok()
 }
 
-/// What was answered since the recording was looked at last.
+/// The answers since the last update of the recording.
 struct Answers {
     version: u64,
-    kept: Vec<Kept>,
+    cache: Vec<CachedAnswer>,
 }
 
 impl Answers {
     fn new(version: u64) -> Self {
-        Self { version, kept: Vec::new() }
+        Self { version, cache: Vec::new() }
     }
 
     fn reply(&mut self, (asked, reply): Request, make: impl FnOnce(&Part) -> Result<Packed, NoAnswer>) {
-        // Who has gone does not wait for an answer.
+        // A client that has gone does not wait for an answer.
         if !reply.is_closed() {
             let _ = reply.send(self.answer(&asked, make));
         }
@@ -357,18 +387,21 @@ impl Answers {
         if asked.known == Some(self.version) {
             return Err(NoAnswer::Unchanged);
         }
-        let of =
-            |kept: &Kept, version| Answer { version, first: kept.first.clone(), slices: kept.slices.clone() };
-        if let Some(kept) = self.kept.iter().find(|kept| kept.part == asked.part) {
-            return Ok(of(kept, self.version));
+        let of = |cached: &CachedAnswer, version| Answer {
+            version,
+            first: cached.first.clone(),
+            slices: cached.slices.clone(),
+        };
+        if let Some(cached) = self.cache.iter().find(|cached| cached.part == asked.part) {
+            return Ok(of(cached, self.version));
         }
         let Packed { first, slices } = make(&asked.part)?;
-        if self.kept.len() >= MOST_KEPT {
-            self.kept.remove(0);
+        if self.cache.len() >= MOST_CACHED {
+            self.cache.remove(0);
         }
-        let kept = Kept { part: asked.part.clone(), first: first.into(), slices: slices.into() };
-        let answer = of(&kept, self.version);
-        self.kept.push(kept);
+        let cached = CachedAnswer { part: asked.part.clone(), first: first.into(), slices: slices.into() };
+        let answer = of(&cached, self.version);
+        self.cache.push(cached);
         Ok(answer)
     }
 }
@@ -377,25 +410,35 @@ fn page_options() -> PageOptions {
     PageOptions { most_bytes: MOST_BYTES, ..PageOptions::default() }
 }
 
-fn read(heap: &HeapRecording, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {
+fn read(source: &HeapSource, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {
     let most_slices = PageOptions::default().most_slices;
-    heap.read_sliced(scope, most_slices).map_err(|error| NoAnswer::Unreadable(error.to_string()))
+    source.read_sliced(scope, most_slices).map_err(|error| refused(&error))
+}
+
+/// Reads all of a heap, without slices of time.
+pub(crate) fn read_whole(source: &HeapSource, scope: Scope) -> Result<HeapRead, NoAnswer> {
+    source.read(scope, ReadDetail::Whole).map_err(|error| refused(&error))
+}
+
+fn refused(error: &SourceError) -> NoAnswer {
+    let text = error.to_string();
+    if error.is_of_question() { NoAnswer::NotThere(text) } else { NoAnswer::Unreadable(text) }
 }
 
 /// The content of a part of a recording.
 fn part_of(
-    heap: &HeapRecording,
+    source: &HeapSource,
     whole: &(HeapRead, Slices),
     names: &mut Names<'_>,
     part: &Part,
 ) -> Result<Packed, NoAnswer> {
     let mut options = page_options();
-    let subject = PageSubject::from(heap);
+    let subject = PageSubject::from(source);
     if *part == Part::default() {
         return packed(&subject, &whole.0, &whole.1, names, &options);
     }
-    (options.scope, options.filters) = scope(heap, &whole.0, names, part)?;
-    let (read, slices) = read(heap, options.scope.clone())?;
+    (options.scope, options.filters) = scope(source, &whole.0, names, part)?;
+    let (read, slices) = read(source, options.scope.clone())?;
     packed(&subject, &read, &slices, names, &options)
 }
 
@@ -414,37 +457,27 @@ fn packed(
 
 /// The scope of a part, and the part in words.
 pub(crate) fn scope(
-    heap: &HeapRecording,
+    source: &HeapSource,
     whole: &HeapRead,
     names: &mut Names<'_>,
     part: &Part,
 ) -> Result<(Scope, Vec<String>), NoAnswer> {
-    let mut scope = Scope { from_nanos: part.from_nanos, ..Scope::default() };
-    let mut words = Vec::new();
-    scope.to_nanos = part.to_nanos.unwrap_or(u64::MAX);
+    let span = part.span();
+    let (mut filters, mut words) = (Vec::new(), Vec::new());
     if let Some(wanted) = &part.thread {
-        let threads = heap.threads();
-        let is_wanted = |thread: &ThreadName| {
-            let mut names = std::iter::once(&thread.name).chain(&thread.earlier_names);
-            names.any(|name| shown(name) == wanted.as_str()) || thread.kernel_thread.to_string() == *wanted
-        };
-        let found: Vec<u32> =
-            (0..).zip(&threads).filter(|(_, thread)| is_wanted(thread)).map(|(index, _)| index).collect();
-        if found.is_empty() {
+        filters.extend(threads_shown_as(&source.about().threads, wanted).map(HeapFilter::Thread));
+        if filters.is_empty() {
             return Err(NoAnswer::NotThere(format!("there is no thread {wanted}")));
         }
-        scope.threads = Some(found);
         words.push(format!("thread={wanted}"));
     }
     if let Some((from, to)) = part.sizes {
-        scope.sizes = from..=to;
+        filters.push(HeapFilter::Size(from..=to));
         words.push(format!("size={from}..{to}"));
     }
-    let patterns = |text: &Option<String>| text.iter().map(|text| Pattern::new(text)).collect::<Vec<_>>();
-    let (functions, modules) = (patterns(&part.function), patterns(&part.module));
-    if !functions.is_empty() || !modules.is_empty() {
-        scope.stacks = Some(stacks_with(names, &functions, &modules));
-    }
+    filters.extend(part.function.iter().map(|text| HeapFilter::Function(Pattern::new(text))));
+    filters.extend(part.module.iter().map(|text| HeapFilter::Module(Pattern::new(text))));
+    let mut scope = source.scope(&filters, span, names).map_err(|error| refused(&error))?;
     words.extend(part.function.iter().map(|text| format!("function={text}")));
     words.extend(part.module.iter().map(|text| format!("module={text}")));
     if !part.below.is_empty() {
@@ -455,6 +488,14 @@ pub(crate) fn scope(
         words.push(format!("below {}", path.join(" › ")));
     }
     Ok((scope, words))
+}
+
+/// The names of the threads that a page shows by this name or number: a page shows no character that moves others.
+fn threads_shown_as<'t>(threads: &'t [ThreadName], wanted: &'t str) -> impl Iterator<Item = String> + 't {
+    let is_wanted = move |name: &&String| shown(name) == wanted;
+    let names = threads.iter().flat_map(|thread| std::iter::once(&thread.name).chain(&thread.earlier_names));
+    let numbers = threads.iter().map(|thread| thread.kernel_thread.to_string());
+    names.filter(is_wanted).cloned().chain(numbers.filter(move |number| *number == wanted))
 }
 
 /// The stacks that go through the calls of these keys, from `main` inwards, and what these calls are called.
@@ -491,7 +532,7 @@ fn stacks_below(whole: &HeapRead, names: &mut Names<'_>, keys: &[u32]) -> Option
     Some((below, path))
 }
 
-/// What names a function in an address, in all versions of a recording: the page counts the same from the same texts.
+/// The key of a function in an address, in all versions of a recording: the page computes the same from the same texts.
 pub(crate) fn key(name: &str, module_path: &str) -> u32 {
     let text = [shown(name), "\0".into(), shown(module_path)];
     let units = text.iter().flat_map(|part| part.encode_utf16());

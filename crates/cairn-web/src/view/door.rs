@@ -1,12 +1,12 @@
-//! Who is let in: one browser, on this machine, that was given the address.
+//! Access control: lets in one browser, on this machine, that was given the address.
 //!
 //! A page that is open in the same browser may send requests here as well, and a name that its owner points to this machine
 //! later (DNS rebinding) makes them look like our own. So three things are looked at before anything else, each of which would do
 //! alone against such a page: the `Host` is the address that is listened to, letter by letter; what the browser says of
-//! the request's origin is ours; and the token is there, which nobody else was told. Answers carry no permission for other
+//! the request's origin is ours; and the token is there, which no one else has. Answers carry no permission for other
 //! origins, ever.
 //!
-//! The token stands in the path of the address that is opened (`/TOKEN/`) or in the header `X-Cairn-Token`. It is no cookie: those
+//! The token is in the path of the address that is opened (`/TOKEN/`) or in the header `X-Cairn-Token`. It is no cookie: those
 //! are sent to every port of a host.
 
 use std::io;
@@ -19,7 +19,7 @@ use hyper::header::{HOST, HeaderName, ORIGIN};
 use hyper::http::request::Parts;
 use subtle::ConstantTimeEq;
 
-/// Bytes of a token; nobody guesses 192 bits.
+/// Bytes of a token; 24, because 192 bits cannot be guessed.
 const TOKEN_BYTES: usize = 24;
 
 const TOKEN: HeaderName = HeaderName::from_static("x-cairn-token");
@@ -27,7 +27,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// What a request must show.
+/// The secret and the origin that a request must have.
 pub(crate) struct Door {
     token: String,
     host: String,
@@ -80,7 +80,7 @@ impl Door {
         match given {
             Some(given) if self.is_token(given.as_bytes()) => Ok(path),
             Some(_) => Err(Refusal::WrongToken),
-            // What stands where the token stands is one that is wrong.
+            // Anything else in the token's place is a wrong token.
             None if matches!(first, "" | "api") => Err(Refusal::NoToken),
             None => Err(Refusal::WrongToken),
         }

@@ -23,10 +23,10 @@ use super::door::{Door, Refusal};
 use super::seats::{Seat, Seats};
 use crate::html;
 
-/// A browser opens six. Those who connect and may not say a word do not keep it out, however many
+/// A browser opens six. Clients without the token do not keep it out, however many
 /// they are: see `seats`.
 const MOST_CONNECTIONS: usize = 128;
-/// The header of a request, with a path of calls in it. What is read before it is known how long it is may be four times as much.
+/// The header of a request, with a path of calls in it. The buffer may be four times as large before the length is known.
 const MOST_HEADER_BYTES: usize = 32 << 10;
 const MOST_HEADERS: usize = 64;
 /// The text of a mark is the largest that anybody sends.
@@ -39,13 +39,13 @@ const BODY_TIME: Duration = Duration::from_secs(10);
 const ANSWER_TIME: Duration = Duration::from_secs(600);
 /// A browser that takes nothing any more is left; it is the whole connection's, so it is long.
 const CONNECTION_TIME: Duration = Duration::from_secs(3600);
-/// What is being answered when the end comes is ended.
+/// Longest wait for answers under way at the end.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
-/// What goes out.
+/// The body of an answer.
 pub(super) type Answered = Response<Full<Bytes>>;
 
-/// Answers until the user has had enough; tells the programs that would have been named faster with an index.
+/// Answers until the user ends it; returns the programs that an index would have named faster.
 pub(super) fn run(
     listener: TcpListener,
     door: Door,
@@ -114,7 +114,7 @@ async fn accept(
                 .max_buf_size(4 * MOST_HEADER_BYTES)
                 .max_headers(MOST_HEADERS);
             let connection = pin!(server.serve_connection(TokioIo::new(stream), service));
-            // Whatever went wrong, there is nobody to tell.
+            // A failed connection has no one to report to.
             let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
         });
         seats.is_served_by(number, task.abort_handle());
@@ -132,7 +132,7 @@ async fn place(seats: &Seats, connections: &Arc<Semaphore>) -> Option<OwnedSemap
             Err(TryAcquireError::NoPermits) => {}
         }
         seats.close_one();
-        // What is closed gives its place back when its task is dropped.
+        // A closed connection frees its seat when its task is dropped.
         if let Ok(permit) = tokio::time::timeout(AGAIN, Arc::clone(connections).acquire_owned()).await {
             return permit.ok();
         }
@@ -144,7 +144,7 @@ async fn answer(door: &Door, api: &Api, seat: &Seat, request: Request<Incoming>)
     let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
     let uri = head.uri.path_and_query().map_or(0, |uri| uri.as_str().len());
     if uri + fields.sum::<usize>() > MOST_HEADER_BYTES {
-        return finished(told(
+        return finished(message(
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             "the header of the request is too large",
         ));
@@ -156,20 +156,22 @@ async fn answer(door: &Door, api: &Api, seat: &Seat, request: Request<Incoming>)
     seat.answers();
     let body = match tokio::time::timeout(BODY_TIME, Limited::new(body, MOST_BODY_BYTES).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(_)) => return finished(told(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large")),
-        Err(_) => return finished(told(StatusCode::REQUEST_TIMEOUT, "the request did not come to its end")),
+        Ok(Err(_)) => return finished(message(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large")),
+        Err(_) => {
+            return finished(message(StatusCode::REQUEST_TIMEOUT, "the request did not come to its end"));
+        }
     };
     let call = Call { method: &head.method, path, query: head.uri.query().unwrap_or(""), body };
     let answered = tokio::time::timeout(ANSWER_TIME, api.answer(call)).await;
-    finished(answered.unwrap_or_else(|_| told(StatusCode::GATEWAY_TIMEOUT, "it took too long")))
+    finished(answered.unwrap_or_else(|_| message(StatusCode::GATEWAY_TIMEOUT, "it took too long")))
 }
 
 fn refused(why: Refusal) -> Answered {
     match why {
-        Refusal::OtherHost => told(StatusCode::FORBIDDEN, "this is not the host that is asked for"),
-        Refusal::OtherOrigin => told(StatusCode::FORBIDDEN, "requests of other pages are not answered"),
+        Refusal::OtherHost => message(StatusCode::FORBIDDEN, "this is not the host that is asked for"),
+        Refusal::OtherOrigin => message(StatusCode::FORBIDDEN, "requests of other pages are not answered"),
         Refusal::WrongToken => {
-            told(StatusCode::FORBIDDEN, "this is not the token; open the address that cairn view printed")
+            message(StatusCode::FORBIDDEN, "this is not the token; open the address that cairn view printed")
         }
         // The only page that is had without a token; it knows nothing.
         Refusal::NoToken => with_policy(
@@ -180,7 +182,7 @@ fn refused(why: Refusal) -> Answered {
 }
 
 /// A text for people, as JSON.
-pub(super) fn told(status: StatusCode, what: &str) -> Answered {
+pub(super) fn message(status: StatusCode, what: &str) -> Answered {
     let text = serde_json::json!({ "error": what }).to_string();
     response(status, "application/json", text.into())
 }
@@ -201,7 +203,7 @@ pub(super) fn with_policy(mut made: Answered, policy: &str) -> Answered {
     made
 }
 
-/// What every answer says, whatever it is.
+/// Headers of every answer.
 fn finished(mut made: Answered) -> Answered {
     let headers = made.headers_mut();
     headers.entry(POLICY).or_insert(HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"));

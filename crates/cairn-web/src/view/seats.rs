@@ -1,6 +1,6 @@
-//! Who gives way when there are too many connections.
+//! Chooses the connection that gives way when there are too many.
 //!
-//! All clients have the address of this machine, so what tells them apart is the token: a
+//! All clients have the address of this machine, so the token distinguishes them: a
 //! connection that has shown it is one of the user's. One that has not, whether it is silent, sends
 //! its header byte by byte, or asks without the token, is closed first, the oldest of them. Then
 //! those of the user's that wait for a next request, or do not take their answer. A request that is
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 
-/// What a connection does; the first ones give way first.
+/// The state of a connection; the first ones give way first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum State {
     /// It has not shown the token.
@@ -94,7 +94,7 @@ impl Seat {
         self.set(State::Answering);
     }
 
-    /// An answer is made. Who has not shown the token stays a stranger.
+    /// An answer is made. A client without the token stays a stranger.
     pub(super) fn answered(&self) {
         let was_answering =
             self.seats.table().taken.get(&self.number).is_some_and(|(state, ..)| *state == State::Answering);

@@ -9,9 +9,9 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Serialize;
 
-/// A longer file is cut: nobody writes so much by hand.
+/// Bytes of a file that are shown; more is not written by hand.
 const MOST_BYTES: u64 = 4 << 20;
-/// Bytes at the start in which a NUL tells that a file is no text.
+/// Bytes at the start in which a NUL shows that a file is no text.
 const LOOKED_AT: usize = 8192;
 /// A longer name is none.
 const MOST_NAME_BYTES: usize = 4096;
@@ -21,7 +21,7 @@ const MOST_NAME_BYTES: usize = 4096;
 pub struct SourceRoot {
     /// The directory, links resolved.
     directory: PathBuf,
-    /// The start of recorded names that stands for it.
+    /// The start of recorded names that is replaced by it.
     recorded: Option<PathBuf>,
 }
 
@@ -63,7 +63,7 @@ impl SourceRoot {
     }
 }
 
-/// What is shown of a file.
+/// The text of a file.
 #[derive(Debug, Serialize)]
 pub(crate) struct SourceText {
     /// Where it was found.

@@ -1,28 +1,28 @@
-//! What a request asks for, in the words of its address: a path, and what stands behind the question mark.
+//! Parses the address of a request: its path, and its query behind the question mark.
 //!
-//! Every byte may be a stranger's: nothing here takes more than a multiple of what was sent, and what makes no sense is told.
+//! Every byte may come from a stranger: memory is bounded by a multiple of the request, and invalid requests get an error.
 
 use std::collections::HashMap;
 
 use super::desk::Part;
 
-/// Calls of a path; so many a page has above one another.
+/// Calls of a path; a page has no more above one another.
 const MOST_LEVELS: usize = 1100;
 /// Characters of a filter.
 const MOST_TEXT: usize = 2000;
 
-/// What makes no sense, for people.
+/// An invalid address: a sentence for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Senseless(pub(crate) String);
+pub(crate) struct InvalidRequest(pub(crate) String);
 
 /// The parts of a path between its slashes, each with its percent signs resolved: a name of a file may hold a slash then, which
 /// is looked up in a list and opened nowhere.
-pub(crate) fn decoded_parts(path: &str) -> Result<Vec<String>, Senseless> {
+pub(crate) fn decoded_parts(path: &str) -> Result<Vec<String>, InvalidRequest> {
     path.trim_start_matches('/').split('/').map(|part| decoded(part, false)).collect()
 }
 
-fn decoded(text: &str, is_query: bool) -> Result<String, Senseless> {
-    let bad = || senseless("the address has a percent sign that stands for nothing, or is no UTF-8");
+fn decoded(text: &str, is_query: bool) -> Result<String, InvalidRequest> {
+    let bad = || invalid("the address has an invalid percent sign, or is no UTF-8");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -40,43 +40,56 @@ fn decoded(text: &str, is_query: bool) -> Result<String, Senseless> {
     String::from_utf8(bytes).map_err(|_| bad())
 }
 
-/// What stands behind the question mark.
+/// The text as a part of an address: letters and digits as they are, other bytes behind percent signs.
+pub(crate) fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+/// The query of an address.
 pub(crate) struct Query(HashMap<String, String>);
 
 impl Query {
-    pub(crate) fn parse(text: &str) -> Result<Self, Senseless> {
+    pub(crate) fn parse(text: &str) -> Result<Self, InvalidRequest> {
         let mut values = HashMap::new();
         for part in text.split('&').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let twice = values.insert(decoded(name, true)?, decoded(value, true)?);
             if twice.is_some() {
-                return Err(senseless(&format!("{name} is given twice")));
+                return Err(invalid(&format!("{name} is given twice")));
             }
         }
         Ok(Self(values))
     }
 
-    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, Senseless> {
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, InvalidRequest> {
         let value = self.0.get(name).map(String::as_str).filter(|value| !value.is_empty());
         // A path of calls has a limit of its own.
         if value.is_some_and(|value| value.len() > MOST_TEXT * 4) {
-            return Err(senseless(&format!("{name} is too long")));
+            return Err(invalid(&format!("{name} is too long")));
         }
         Ok(value)
     }
 
-    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Senseless> {
-        let bad = |_| senseless(&format!("{name} is no number"));
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, InvalidRequest> {
+        let bad = |_| invalid(&format!("{name} is no number"));
         self.0.get(name).filter(|text| !text.is_empty()).map(|text| text.parse().map_err(bad)).transpose()
     }
 
     /// The part of a recording that is asked for, by names that begin so.
-    pub(crate) fn part(&self, prefix: &str) -> Result<Part, Senseless> {
+    pub(crate) fn part(&self, prefix: &str) -> Result<Part, InvalidRequest> {
         let name = |name: &str| format!("{prefix}{name}");
-        let owned = |what: &str| -> Result<Option<String>, Senseless> {
+        let owned = |what: &str| -> Result<Option<String>, InvalidRequest> {
             Ok(self.text(&name(what))?.map(|text| text.chars().take(MOST_TEXT).collect()))
         };
-        let bad = |what: &str| senseless(what);
+        let bad = |what: &str| invalid(what);
         let from_nanos = self.number(&name("from"))?.unwrap_or(0);
         let to_nanos = self.number(&name("to"))?;
         if to_nanos.is_some_and(|to| to < from_nanos) {
@@ -112,8 +125,8 @@ impl Query {
     }
 }
 
-fn senseless(what: &str) -> Senseless {
-    Senseless(what.to_owned())
+fn invalid(what: &str) -> InvalidRequest {
+    InvalidRequest(what.to_owned())
 }
 
 #[cfg(test)]

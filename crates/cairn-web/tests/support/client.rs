@@ -41,7 +41,9 @@ impl Server {
     pub(crate) fn at(url: &str) -> Self {
         let rest = url.trim().strip_prefix("http://").unwrap();
         let (address, token) = rest.split_once('/').unwrap();
-        Self { address: address.parse().unwrap(), token: token.trim_end_matches('/').to_owned() }
+        // Behind the token there may be the state of the page.
+        let token = token.split('/').next().unwrap();
+        Self { address: address.parse().unwrap(), token: token.to_owned() }
     }
 
     /// Sends bytes as they are, and reads to the end.

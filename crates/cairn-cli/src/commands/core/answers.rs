@@ -1,4 +1,4 @@
-//! All that is asked of an image, as values: a process can go on as soon as they are there.
+//! The answers about an image, as values: a process can continue as soon as they are complete.
 
 use cairn_analysis::heap::CoreStacks;
 use cairn_format::{AbsoluteAddress, Frame};
@@ -11,10 +11,10 @@ use cairn_memory::process::{StopReason, ThreadSource};
 
 /// No stack that one wants to read has more frames.
 const MAX_FRAMES: u32 = 10_000;
-/// References that are told.
+/// Maximum references in an answer.
 const MAX_REFERENCES: usize = 200;
 
-/// What is asked.
+/// The questions.
 pub(super) struct Wanted {
     pub(super) layout: Option<BlockLayout>,
     pub(super) heap: bool,
@@ -24,7 +24,7 @@ pub(super) struct Wanted {
     pub(super) stacks: bool,
 }
 
-/// What is answered.
+/// The answers.
 pub(super) struct Answers {
     pub(super) about: About,
     pub(super) machine: Machine,
@@ -53,7 +53,7 @@ pub(super) struct ThreadAnswer {
     pub(super) stop: Option<StopReason>,
 }
 
-/// What an address is.
+/// The answer about an address.
 pub(super) struct PlaceAnswer {
     pub(super) address: u64,
     /// The annotated block.
@@ -64,7 +64,7 @@ pub(super) struct PlaceAnswer {
     pub(super) word: Option<u64>,
 }
 
-/// What kind of memory an address is in.
+/// The kind of memory that contains an address.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Where {
     /// In no memory that the image has.
@@ -79,7 +79,7 @@ pub(super) enum Where {
     Other(String),
 }
 
-/// What points to a block.
+/// The references to a block.
 pub(super) struct ReferencesAnswer {
     pub(super) start: u64,
     pub(super) end: u64,
@@ -183,7 +183,8 @@ impl Answers {
             return Where::Heap;
         }
         let Some(piece) = image.piece_at(at) else { return Where::Nowhere };
-        // Several threads' stacks may lie in one stretch; an address is on the one whose pointer is the next below.
+        // Several threads' stacks may lie in one stretch; an address is on the one whose pointer is
+        // the next below.
         let on = image.threads().iter().filter_map(|thread| Some((thread.sp?, thread.id)));
         let on = on.filter(|(sp, _)| piece.range.contains(*sp) && *sp <= at).max();
         match on {
@@ -224,7 +225,7 @@ impl Answers {
     }
 }
 
-/// Whether a block that ends before an address has to do with it: both lie in one stretch of memory.
+/// True if a block that ends before an address is relevant: both are in one range of memory.
 fn is_near(image: &Image, near: &Near, address: u64) -> bool {
     const AT_LEAST: u64 = 4096;
     let stretch = |address| image.piece_at(AbsoluteAddress::new(address)).map(|piece| piece.range.start);

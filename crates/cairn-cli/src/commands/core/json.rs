@@ -27,7 +27,7 @@ pub(super) struct CoreJson {
     fault_address: Option<String>,
     memory_bytes: u64,
     searched_bytes: u64,
-    /// What is missing in the image, or contradicts itself.
+    /// Missing or contradictory parts of the image.
     findings: Vec<String>,
     modules: Vec<CoreModuleJson>,
     blocks: u64,

@@ -137,7 +137,7 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
         writeln!(self.output, "\n{strong}{text}{strong:#}")
     }
 
-    /// Where the program was when it ended: the innermost frames of its first thread.
+    /// Prints where the program ended: the innermost frames of its first thread.
     fn crash(&mut self) -> io::Result<()> {
         const SHOWN: usize = 5;
         let Some(thread) = self.answers.threads.first() else { return Ok(()) };
@@ -331,7 +331,7 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
         write!(self.output, "  {strong}{amount:>10}{strong:#}  {share:>6} %  {blocks:>14}")
     }
 
-    /// What each of the addresses is that were asked for.
+    /// Prints the answer about each address.
     pub(super) fn places(&mut self) -> io::Result<()> {
         let answers = self.answers;
         for place in &answers.places {
@@ -541,7 +541,7 @@ pub(super) const fn state_name(state: ChunkState) -> &'static str {
     }
 }
 
-/// The name of a frame, and its place behind it, in so many columns.
+/// Returns the name of a frame and its source line, within a number of columns.
 fn line_text(names: &Names<'_>, line: LineId, room: usize, full: bool) -> (String, String) {
     let (name, place) = name_and_place(names, line);
     let for_name = room.saturating_sub(place.chars().count()).max(room / 2);
@@ -618,7 +618,8 @@ impl fmt::Display for DamageText<'_> {
     }
 }
 
-/// What heapprof.py prints: clusters of blocks by all of their callers, the largest first, with names behind addresses.
+/// Prints blocks like heapprof.py: clusters by all of their callers, the largest first, with names
+/// behind addresses.
 pub(super) fn heapprof(output: &mut impl Write, answers: &Answers, names: &mut Names<'_>) -> io::Result<()> {
     let stacks = answers.annotated.stacks();
     let mut sizes: Vec<Vec<u64>> = vec![Vec::new(); stacks.len()];

@@ -1,4 +1,4 @@
-//! What `cairn decode` prints of a crash log: text, JSON, or the stacks in another format.
+//! Output of `cairn decode` for a crash log: text, JSON, or the stacks in another format.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -66,7 +66,7 @@ impl<'a> CrashNames<'a> {
     }
 }
 
-/// What names a frame without a name in the log.
+/// Names frames that have no name in the log.
 struct Namer<'a, 'b> {
     images: CrashImages<'a>,
     names: &'a mut CrashNames<'b>,

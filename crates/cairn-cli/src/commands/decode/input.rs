@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use cairn_analysis::file_kind::{FileKind, WrongFile};
 use cairn_logs::crash_log::{self, CrashLogError, Gathered, GatheredText, ObjectGatherer};
 use cairn_logs::decode::{self, DecodeOptions, Format, Record};
 use cairn_logs::lines::LineReader;
@@ -17,10 +18,12 @@ use super::print::{DecodePrinter, Place};
 use super::{Decode, InputEncoding, InputFormat};
 use crate::output::Outcome;
 
-/// Maximum bytes of an input that is read as one record. Stacks are small; a larger file is something else.
+/// Maximum bytes of an input that is read as one record. Stacks are small; a larger file is
+/// something else.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 
-/// Minimum characters of base64 or hexadecimal digits: words in a log consist of the same characters.
+/// Minimum characters of base64 or hexadecimal digits: words in a log consist of the same
+/// characters.
 const MIN_BARE_CHARACTERS: usize = 8;
 
 /// One input.
@@ -87,7 +90,13 @@ pub(super) fn read(
 ) -> Result<Outcome, ReadError> {
     let reader: Box<dyn Read> = match source {
         InputSource::StandardInput => Box::new(io::stdin().lock()),
-        InputSource::File(path) => Box::new(open_file(path).map_err(ReadError::Input)?),
+        InputSource::File(path) => {
+            let file = open_file(path).map_err(ReadError::Input)?;
+            if arguments.input_format == InputFormat::Auto {
+                refuse_binary(path).map_err(ReadError::Input)?;
+            }
+            Box::new(file)
+        }
         InputSource::Argument(text) => Box::new(io::Cursor::new(text.clone().into_bytes())),
     };
     let mut reading = Reading { source, arguments, options, printer, outcome: Outcome::Done };
@@ -105,6 +114,33 @@ fn open_file(path: &PathBuf) -> io::Result<File> {
         return Err(io::Error::other("is a directory; name the files in it"));
     }
     Ok(file)
+}
+
+/// Refuses files of a known kind that is no log: without a stack in them, nothing would be printed.
+fn refuse_binary(path: &Path) -> io::Result<()> {
+    // A pipe must not be read twice.
+    let kind = if path.is_file() { FileKind::of_file(path)? } else { FileKind::Unknown };
+    match kind {
+        FileKind::Recording
+        | FileKind::Core
+        | FileKind::Minidump
+        | FileKind::ElfProgram
+        | FileKind::ElfObject
+        | FileKind::MachO
+        | FileKind::Pe
+        | FileKind::Pdb
+        | FileKind::Gzip
+        | FileKind::Zstd
+        | FileKind::Lz4
+        | FileKind::Xz
+        | FileKind::Bzip2
+        | FileKind::Zip
+        | FileKind::Tar => {
+            let wrong = WrongFile { kind, inside: None };
+            Err(io::Error::other(format!("no log; the file is {wrong}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 struct Reading<'a, 'b> {

@@ -21,7 +21,8 @@ use super::{Decode, FormatName, OutputEncoding};
 use crate::new_file::Output;
 use crate::output::{Outcome, Palette, complain, escaped_line, printable};
 
-/// Maximum frames that are printed of one stack; the others are counted. A few bytes may claim 2^63.
+/// Maximum frames that are printed of one stack; the others are counted. A few bytes may claim
+/// 2^63.
 const MAX_FRAMES: usize = 1 << 16;
 
 /// Maximum addresses whose symbols are cached. Firmware has some thousand.
@@ -373,7 +374,8 @@ fn totals_json(
     output.write_all(b"\n")
 }
 
-/// Version of the JSON that this command prints. Keys may be added; a changed meaning gets a new number.
+/// Version of the JSON that this command prints. Keys may be added; a changed meaning gets a new
+/// number.
 pub(super) const JSON_SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -480,7 +482,7 @@ fn is_one(times: &u64) -> bool {
     *times == 1
 }
 
-/// The kind of a frame as JSON names it, and how many frames it stands for.
+/// Returns the kind of a frame in JSON, and the number of frames that it represents.
 pub(super) fn kind_name(frame: Frame) -> (&'static str, Option<u64>) {
     match frame {
         Frame::ProgramCounter(_) => ("program-counter", None),

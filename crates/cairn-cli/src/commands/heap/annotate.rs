@@ -1,4 +1,5 @@
-//! `cairn heap --annotate`: the program's blocks say who allocated them, in its own memory; nothing is recorded.
+//! `cairn heap --annotate`: writes the allocating stack in front of each block; nothing is
+//! recorded.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
@@ -9,14 +10,14 @@ use clap::ValueEnum;
 use super::{HeapCommand, Refused, not_run};
 use crate::output::{Outcome, complain};
 
-/// What stands in front of a block.
+/// Layout of the annotation in front of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum Layout {
-    /// 16 bytes, and a guard behind the block that tells overflows
+    /// 16 bytes, and a guard behind the block that detects overflows
     Cairn,
-    /// A compressed stack, as libwebsockets has it, and a list of all blocks
+    /// A compressed stack in the format of libwebsockets, and a list of all blocks
     Lws,
-    /// Addresses as they are, as heapprof has it; HEAPPROF_FRAMES says how many
+    /// Plain addresses in the format of heapprof; HEAPPROF_FRAMES sets how many
     Heapprof,
 }
 
@@ -57,7 +58,7 @@ impl HeapCommand {
         let start = Start { program: &program, arguments, library };
         let mut running = start.run().map_err(|error| Refused::start(&program, &error))?;
         loop {
-            // Nothing is to be done meanwhile.
+            // There is nothing to do until the program ends.
             let event = running.wait(Duration::from_secs(3600)).map_err(|error| not_run(&error))?;
             if let Event::Ended(end) = event {
                 return Ok(end);

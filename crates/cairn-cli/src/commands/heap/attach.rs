@@ -1,4 +1,4 @@
-//! `cairn heap --attach` and `--detach`: recording a process that runs already.
+//! `cairn heap --attach` and `--detach`: records a running process.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,7 +19,10 @@ use crate::output::{Outcome, complain};
 impl From<AttachError> for Refused {
     fn from(error: AttachError) -> Self {
         let outcome = match error {
-            AttachError::NoSuchProcess { .. } | AttachError::Ended { .. } => Outcome::Partly,
+            // As for `cairn heap ctl`, which needs a recorded process too.
+            AttachError::NoSuchProcess { .. }
+            | AttachError::Ended { .. }
+            | AttachError::NotAttached { .. } => Outcome::Partly,
             _ => Outcome::Refused,
         };
         Self { outcome, message: error.to_string() }
@@ -29,7 +32,7 @@ impl From<AttachError> for Refused {
 impl HeapCommand {
     pub(super) fn attach(&self, process: u32) -> Result<Outcome, Refused> {
         let mut target = inspect(process)?;
-        // Who may not follow these links learns it from the library.
+        // If these links may not be followed, the library refuses instead.
         if target.shared_files().any(|path| is_recorded_to(&path, process)) {
             let message = format!("process {process}: is recorded already");
             return Err(Refused { outcome: Outcome::Refused, message });
@@ -49,7 +52,9 @@ impl HeapCommand {
         with_thread(process, &target, |thread| target.attach(thread, &library, &options))?;
         target.look_again();
         if !self.quiet {
-            complain(&format_args!("process {process} is recorded; Ctrl-C ends that, and it goes on"));
+            complain(&format_args!(
+                "process {process} is recorded; Ctrl-C ends the recording, and the process continues"
+            ));
         }
         self.follow_attached(process, &target, &library, announcements, &interrupts)
     }
@@ -63,7 +68,7 @@ impl HeapCommand {
         interrupts: &Interrupts,
     ) -> Result<Outcome, Refused> {
         const TICK: Duration = Duration::from_millis(1);
-        /// Looking at its mappings costs more than looking at its recording.
+        /// Pause between two reads of the mappings, which cost more than reads of the recording.
         const LOOK: Duration = Duration::from_millis(200);
         let began = Instant::now();
         let mut looked = Instant::now();
@@ -90,7 +95,7 @@ impl HeapCommand {
                 break;
             }
         }
-        // Another command may have detached, or the process may have ended meanwhile: then there is nothing to complain of.
+        // No error if another command has detached, or the process has ended meanwhile.
         for announced in announcements.read().unwrap_or_default() {
             recordings.add(announced);
         }
@@ -99,7 +104,7 @@ impl HeapCommand {
         if failure.is_some() {
             recordings.pause();
         }
-        // How it ended is its parent's to know.
+        // Only its parent knows how it ended.
         recordings.finish(End::Signal(0), self.quiet);
         match failure {
             None => Ok(Outcome::Done),
@@ -113,19 +118,18 @@ impl HeapCommand {
     }
 }
 
-/// Ends what `--attach` began, maybe from another terminal.
+/// Ends what `--attach` began, possibly from another terminal.
 pub(super) fn detach(process: u32) -> Result<Outcome, Refused> {
     let target = inspect(process)?;
     let Some(library) = target.loaded_library() else {
-        // As for `cairn heap ctl`, which needs a recorded process too.
-        let message = format!("process {process}: cairn is not attached to it");
-        return Err(Refused { outcome: Outcome::Partly, message });
+        return Err(AttachError::NotAttached { process }.into());
     };
     end_recording(process, &target, &library)?;
     Ok(Outcome::Done)
 }
 
-/// Looks whether a process can be attached to. Another command that is at it traces it for moments only, a debugger for longer.
+/// Checks whether a process can be attached to. Retries while it is traced: another cairn does so
+/// for moments, a debugger for longer.
 fn inspect(process: u32) -> Result<Target, AttachError> {
     const LONGEST: Duration = Duration::from_secs(1);
     let began = Instant::now();
@@ -139,15 +143,15 @@ fn inspect(process: u32) -> Result<Target, AttachError> {
     }
 }
 
-/// Ends the recording of an attached process, and has it give back what the recording took.
+/// Ends the recording of an attached process and releases the memory of the recording.
 fn end_recording(process: u32, target: &Target, library: &Path) -> Result<(), Refused> {
     with_thread(process, target, |thread| target.detach(thread, library))?;
     release_memory(process, target);
     Ok(())
 }
 
-/// Waits for a moment in which no thread is inside the library, and unmaps what recordings have left. Where none comes, that stays until
-/// the next attach or detach.
+/// Waits for a moment in which no thread is inside the library, and unmaps the memory of
+/// recordings. Without such a moment, the memory stays until the next attach or detach.
 fn release_memory(process: u32, target: &Target) {
     const ATTEMPTS: u32 = 100;
     for attempt in 0..ATTEMPTS {
@@ -173,7 +177,8 @@ fn unpacked(target: &Target) -> Result<PathBuf, Refused> {
         .map_err(|error| Refused::because("the library for recording", &error))
 }
 
-/// The pattern of the output with the program's name in it: the program may have changed what it calls itself.
+/// Fills the program's name into the pattern of the output: the program may have changed its own
+/// name.
 fn named(output: &Path, process: u32) -> PathBuf {
     let program = std::fs::read_link(format!("/proc/{process}/exe")).unwrap_or_default();
     let name = program.file_name().map_or_else(
@@ -195,7 +200,7 @@ fn named(output: &Path, process: u32) -> PathBuf {
     OsString::from(filled).into()
 }
 
-/// Whether the file at `path` is what `process` records to just now.
+/// True if `process` is recording to the file at `path`.
 fn is_recorded_to(path: &Path, process: u32) -> bool {
     let mut bytes = [0; FILE_HEADER_BYTES];
     let mut state = [0; 8];
@@ -209,19 +214,20 @@ fn is_recorded_to(path: &Path, process: u32) -> bool {
             .is_ok_and(|header| header.shape == Shape::Spool && header.process == process)
 }
 
-/// So long a thread is looked for that can be used, and a process asked again that is busy.
+/// Maximum time to find a usable thread, and to retry while the process is busy.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Between two tries where the process is busy: its thread is to get on in the meantime.
+/// Pause before a retry while the process is busy, for its thread to continue.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
-/// At most so long a pause between two looks.
+/// Maximum pause between two stops of the process.
 const LONGEST_PAUSE_MICROS: u64 = 20_000;
-/// Frames of a thread's stack, at most; a deeper one is not used.
+/// Maximum frames of a thread's stack; threads with deeper stacks are not used.
 const MOST_FRAMES: u32 = 4096;
-/// So many threads are looked at.
+/// Maximum threads that are examined.
 const MOST_THREADS: usize = 512;
 
-/// Stops the process, and calls `act` with a thread of it that holds no lock which loading a library needs. All others go on
-/// before that, so what they hold is given back in time. As long as that answers that the process is busy, it is tried again.
+/// Stops the process and calls `act` with a thread that holds no lock needed for loading a library.
+/// All other threads continue first, so that they release their locks. Retries while the process is
+/// busy.
 fn with_thread(
     process: u32,
     target: &Target,
@@ -248,10 +254,10 @@ fn with_thread(
             }
             Ok(Ok(Err(error))) => return Err(error.into()),
             Ok(Err(reason)) => format!(
-                "process {process}: {reason}, each of {looks} times that it was looked at; nothing was changed, try \
+                "process {process}: {reason}, each of the {looks} times that it was stopped; nothing was changed, try \
                  again later"
             ),
-            // Another command is at it: whether this one may trace it was asked before.
+            // Another command traces it now: permission was checked before.
             Err(error @ (process::Error::TracedBy { .. } | process::Error::NoPermission { .. })) => {
                 error.to_string()
             }
@@ -260,25 +266,25 @@ fn with_thread(
         if began.elapsed() > PATIENCE {
             return Err(Refused { outcome: Outcome::Refused, message: why });
         }
-        // Of another length each time: what the program does may be periodic.
+        // The pause varies, because the program may be periodic.
         std::thread::sleep(Duration::from_micros(
             300 + looks * 7919 % (looks * 500).min(LONGEST_PAUSE_MICROS),
         ));
     }
 }
 
-/// A stopped thread, as far as it matters here.
+/// A stopped thread that may be used.
 struct ThreadView {
     thread: u32,
-    /// Why it cannot be used.
+    /// The reason why it cannot be used.
     obstacle: Option<&'static str>,
     /// It waits in the kernel.
     waits: bool,
-    /// It is certain that it is not inside the library.
+    /// It is certainly outside of the library.
     is_outside: bool,
 }
 
-/// The threads, as far as they are needed: up to one that can well be used, or all, when memory is to be released.
+/// Examines threads until one can be used well, or all of them if memory is to be released.
 fn views(stopped: &StoppedProcess, target: &Target) -> Vec<ThreadView> {
     let owners = target.lock_owners();
     let view = |thread: &process::Thread| {
@@ -322,7 +328,8 @@ fn views(stopped: &StoppedProcess, target: &Target) -> Vec<ThreadView> {
     views
 }
 
-/// A thread that can be used, or why there is none. One that waits in the kernel is in no short piece of code that holds a lock.
+/// Returns a usable thread, or the reason why there is none. A thread that waits in the kernel is
+/// preferred: it is not inside a short critical section.
 fn usable_thread(views: &[ThreadView]) -> Result<u32, &'static str> {
     let usable = || views.iter().filter(|view| view.obstacle.is_none());
     let found = usable().find(|view| view.waits).or_else(|| usable().next());
@@ -330,7 +337,7 @@ fn usable_thread(views: &[ThreadView]) -> Result<u32, &'static str> {
     found.map(|view| view.thread).ok_or(why.unwrap_or("no thread of it can be stopped"))
 }
 
-/// Unmaps what recordings have left, if no thread is inside the library. All threads are stopped.
+/// Unmaps the memory of recordings if no thread is inside the library. All threads are stopped.
 fn release_if_quiet(stopped: &StoppedProcess, target: &Target, views: &[ThreadView]) {
     let has_all = stopped.threads().len() <= MOST_THREADS;
     if target.has_left_memory()
@@ -339,7 +346,7 @@ fn release_if_quiet(stopped: &StoppedProcess, target: &Target, views: &[ThreadVi
         && let Ok(caller) = usable_thread(views)
     {
         let threads: Vec<u32> = views.iter().map(|view| view.thread).collect();
-        // What cannot be given back now stays until the next time.
+        // On failure, the memory stays until the next attach or detach.
         let _ = target.release_memory(&threads, caller);
     }
 }

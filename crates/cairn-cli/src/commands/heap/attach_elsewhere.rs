@@ -1,4 +1,4 @@
-//! `cairn heap --attach` and `--detach` on processors where nothing is put into a process that runs: both say so.
+//! `cairn heap --attach` and `--detach` on processors without support for them: both are refused.
 
 use super::{HeapCommand, Refused};
 use crate::output::Outcome;

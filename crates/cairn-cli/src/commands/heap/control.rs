@@ -1,8 +1,9 @@
 //! `cairn heap ctl`: controls a process that records.
 //!
-//! No signal is sent: the process has its recording mapped, so the kernel says which file that is. The
-//! command is written to a word of that file which the process polls, through the descriptor that was
-//! checked to be the mapped file. A mark is written into a segment that no thread of the process uses.
+//! No signal is sent: the process has its recording mapped, so the kernel says which file that is.
+//! The command is written to a word of that file which the process polls, through the descriptor
+//! that was checked to be the mapped file. A mark is written into a segment that no thread of the
+//! process uses.
 
 use std::ffi::OsString;
 use std::io;

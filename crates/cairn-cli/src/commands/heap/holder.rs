@@ -1,7 +1,7 @@
-//! Which process a recording is of, as it is seen from here.
+//! Finds the process of a recording, also in another PID namespace.
 //!
-//! A program in another name space tells a number that is another process's here, or nobody's. Whoever has the recording
-//! mapped is the one that is meant.
+//! A program in another namespace announces a PID that belongs to another process here, or to none.
+//! The process that has the recording mapped is the right one.
 
 use std::fs;
 use std::io;
@@ -11,26 +11,26 @@ use std::path::Path;
 
 use super::live::Usage;
 
-/// Who has a recording mapped.
+/// The process that has a recording mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Holder {
-    /// The process of this number.
+    /// The process with this PID.
     Process(u32),
-    /// Maybe the one of the number that was told: it lives, and nobody may look at what it has mapped, or it has mapped something
-    /// else.
+    /// Possibly the process with the announced PID: it is alive, but its mappings cannot be read,
+    /// or do not contain the recording.
     Unsure,
-    /// No process any more.
+    /// No process: it has ended.
     Nobody,
 }
 
-/// Looks for the process that calls itself `told` and records to the file at `path`.
-pub(super) fn find(told: u32, path: &Path) -> Holder {
+/// Finds the process that announced the PID `announced` and records to the file at `path`.
+pub(super) fn find(announced: u32, path: &Path) -> Holder {
     let inode = fs::metadata(path).map_or(0, |facts| facts.ino());
-    let seen = maps(told, path, inode);
+    let seen = maps(announced, path, inode);
     if matches!(seen, Ok(true)) {
-        return Holder::Process(told);
+        return Holder::Process(announced);
     }
-    // Only of what is gone for sure the recording is closed.
+    // A recording is closed only when its process has certainly ended.
     let otherwise = match seen {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Holder::Nobody,
         _ => Holder::Unsure,
@@ -38,22 +38,23 @@ pub(super) fn find(told: u32, path: &Path) -> Holder {
     let Ok(own) = fs::read_link("/proc/self/ns/pid") else { return otherwise };
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    // Nearly always there is no other name space, and nothing more to read.
+    // Usually there is no other namespace, and nothing more to read.
     let elsewhere = processes
         .filter(|process| fs::read_link(format!("/proc/{process}/ns/pid")).is_ok_and(|space| space != own));
     let mut holders = elsewhere.filter(|&process| maps(process, path, inode).unwrap_or(false));
     holders.next().map_or(otherwise, Holder::Process)
 }
 
-/// The processes that live and were started with what a recorded program hands on to those that it starts: the name of the file with
-/// announcements is in their environment.
+/// Lists the live processes that a recorded program has started: their environment names the file
+/// for announcements.
 pub(super) fn started_with(announcements: &Path) -> impl Iterator<Item = u32> {
     let name = announcements.as_os_str().as_bytes().to_owned();
     let since = Usage::of(std::process::id()).map_or(0, |usage| usage.started);
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     processes.filter(move |process| {
-        // That of another user's cannot be read; that of one that has ended is empty, and so it is for a moment in the midst of exec.
+        // The environment of another user's process cannot be read. It is empty after the end of a
+        // process and, for a moment, during exec.
         fs::read(format!("/proc/{process}/environ")).is_ok_and(|text| {
             let is_in_exec =
                 || Usage::of(*process).is_some_and(|usage| usage.has_memory && usage.started >= since);
@@ -62,7 +63,7 @@ pub(super) fn started_with(announcements: &Path) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Whether a process has the file mapped as a recording is.
+/// True if a process has the file mapped like a recording.
 fn maps(process: u32, path: &Path, inode: u64) -> io::Result<bool> {
     let text = fs::read(format!("/proc/{process}/maps"))?;
     // | range | permissions | offset | device | inode | path |, the device being that of a layer below in containers.
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_not_mapped_it_is_not_taken_for_its_process() {
+    fn holder_is_a_process_that_has_the_recording_mapped() {
         let path = std::env::temp_dir().join(format!("cairn-holder-{}", std::process::id()));
         fs::write(&path, "nobody maps this").unwrap();
         assert_eq!(find(std::process::id(), &path), Holder::Unsure);

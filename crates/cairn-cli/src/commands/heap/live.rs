@@ -1,4 +1,5 @@
-//! The recordings of a program that runs: drained while it runs, told of on one line of a terminal, summed up at its end.
+//! The recordings of a running program: drained while it runs, shown on a status line, summarized
+//! at its end.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -20,27 +21,27 @@ use crate::commands::heap_text::{bytes, counted};
 use crate::commands::unseen::hidden_by;
 use crate::output::complain;
 
-/// One file of it.
+/// One recording.
 struct Recording {
     process: u32,
     path: PathBuf,
-    /// The process as it is seen from here, once that is known, and when it was started: one in another name space has another number
-    /// there, and a number is another process's soon after its end.
+    /// The PID in this namespace, once it is known, and the start time: PIDs are reused.
     seen_as: Option<(u32, u64)>,
     own_share: OwnShare,
-    /// What is drained into; it takes the place of the file at the end.
+    /// The packed file that is drained into; it replaces the spool at the end.
     fresh: PathBuf,
-    /// Where both lie. Opened once: the directories above may be another user's, who could put others in their place.
+    /// The directory of both. Opened once: another user may own a directory above and could replace
+    /// it.
     directory: io::Result<Directory>,
     drain: Option<Drain>,
     status: Option<Status>,
-    /// It has grown to its limit.
+    /// It has reached its size limit.
     is_full: bool,
-    /// The process has ended or become another program: what it wrote is all there.
+    /// The process has ended or become another program: the spool is complete.
     is_over: bool,
-    /// How it ended, as far as that can be told from outside.
+    /// How it ended, if that is visible from outside.
     end: Option<EndReason>,
-    /// What came of packing it, once that is done.
+    /// The result of packing, once that is done.
     packed: Option<io::Result<()>>,
     /// The packed recording, once that is done.
     packed_file: Option<File>,
@@ -51,7 +52,7 @@ impl Recording {
         let mut fresh = path.clone().into_os_string();
         fresh.push(".new");
         let fresh = PathBuf::from(fresh);
-        // Where it cannot be drained, it grows, and is packed at the end.
+        // If it cannot be drained, it grows, and is packed at the end.
         let directory = Directory::of(&path).map(|(directory, _)| directory);
         let names = path.file_name().zip(fresh.file_name());
         let drain = directory
@@ -76,7 +77,7 @@ impl Recording {
         }
     }
 
-    /// Reads what is new; with `limit_bytes`, no more than about so much is kept.
+    /// Drains new events. Recording ends at about `limit_bytes`.
     fn step(&mut self, limit_bytes: u64) {
         let Some(drain) = &mut self.drain else { return };
         match drain.step() {
@@ -106,12 +107,12 @@ impl Recording {
     fn pause(&self) {
         match &self.drain {
             Some(drain) => drain.end_early(EarlyEnd::TimeOver),
-            // A process that has ended needs no telling.
+            // Fails for a process that has ended, which is no error.
             None => drop(command_from_outside(&self.path, Command::Pause)),
         }
     }
 
-    /// Notes what the process uses, and whether it has ended.
+    /// Records the memory usage of the process, and whether it has ended.
     fn sample(&mut self) {
         if self.is_over || self.packed.is_some() {
             return;
@@ -146,12 +147,13 @@ impl Recording {
         }
     }
 
-    /// Whether somebody still writes to it.
+    /// True while a process writes to it.
     fn is_open(&self) -> bool {
         self.packed.is_none() && !self.is_over && self.seen_as.is_some()
     }
 
-    /// Makes the packed recording, in the place of the spool, once; `reason` says how the program ended, if that is known.
+    /// Packs the recording in place of the spool, once; `reason` is how the program ended, if that
+    /// is known.
     fn finish(&mut self, reason: Option<EndReason>) -> io::Result<()> {
         let packed = self.packed.take().unwrap_or_else(|| self.pack_now(reason));
         self.packed = Some(Ok(()));
@@ -166,7 +168,7 @@ impl Recording {
                     drain.ended(reason);
                 }
                 let (_, findings) = drain.finish().map_err(io::Error::other)?;
-                // The recording itself tells the others.
+                // Reports show the others: the recording contains them.
                 for finding in findings.iter().filter(|finding| !matches!(finding, Finding::Lost { .. })) {
                     complain(&format_args!("{}: {finding}", self.path.display()));
                 }
@@ -177,7 +179,7 @@ impl Recording {
         };
         let (directory, fresh, name) = self.place()?;
         if !directory.is(fresh, &file) {
-            let text = format!("{} was replaced by another file meanwhile", self.fresh.display());
+            let text = format!("{} was replaced by another file", self.fresh.display());
             return Err(io::Error::other(text));
         }
         directory.rename(fresh, name)?;
@@ -199,7 +201,7 @@ impl Recording {
         packed.map(|()| file)
     }
 
-    /// The directory, and the names of the packed file and of the spool in it.
+    /// Returns the directory, and the names of the packed file and of the spool in it.
     fn place(&self) -> io::Result<(&Directory, &OsStr, &OsStr)> {
         let directory =
             self.directory.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
@@ -209,40 +211,42 @@ impl Recording {
     }
 }
 
-/// Nearly all programs are loaded in less time of a processor: a second, in the kernel's ticks.
+/// CPU time, in ticks, after which a program is considered loaded: one second, more than nearly all
+/// need.
 const TICKS_OF_A_START: u64 = 100;
 
-/// Whether a process has got as far as to its recording, if it has one; on a busy machine that may take seconds.
+/// True if a process is past its start, where it opens its recording. That may take seconds on a
+/// busy machine.
 pub(super) fn has_run(process: u32) -> bool {
     Usage::of(process).is_some_and(|usage| usage.has_run)
 }
 
-/// What the kernel says of a process.
+/// The resource usage of a process, from the kernel.
 pub(super) struct Usage {
     resident_bytes: u64,
     page_faults: u64,
     threads: u32,
-    /// When it was started, in the kernel's ticks.
+    /// Start time, in ticks.
     pub(super) started: u64,
-    /// Not that of a process, or of its first thread, that has given its memory back already and is about to end.
+    /// False for a process, or a main thread, that has released its memory and is about to end.
     pub(super) has_memory: bool,
-    /// It waits for something, or has had a processor for a while: what it does first is done.
+    /// It waits, or has used the processor for a while: its start is over.
     has_run: bool,
 }
 
 impl Usage {
-    /// Nothing when the process has ended.
+    /// Reads the usage; nothing when the process has ended.
     pub(super) fn of(process: u32) -> Option<Self> {
         let text = fs::read(format!("/proc/{process}/stat")).ok()?;
         Self::parse(&String::from_utf8_lossy(&text))
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name in parentheses may hold anything; what follows is the state, the third word.
+        // The name in parentheses may contain anything. The state, the third field, follows it.
         let words: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
         let number = |place: usize| words.get(place - 3)?.parse::<u64>().ok();
         let threads = number(20)? as u32;
-        // The first thread of a process may have ended before the others.
+        // The main thread may have ended before the others.
         if matches!(*words.first()?, "Z" | "X") && threads <= 1 {
             return None;
         }
@@ -257,7 +261,7 @@ impl Usage {
     }
 }
 
-/// All of them.
+/// All recordings of a command.
 pub(super) struct Recordings {
     all: Vec<Recording>,
     began: Instant,
@@ -266,15 +270,15 @@ pub(super) struct Recordings {
     sampled: Instant,
     /// The process that the command started.
     started: Option<u32>,
-    /// The file that it ran when it was last looked at, since its last recording began.
+    /// The executable it last ran, since its last recording began.
     runs: Option<PathBuf>,
-    /// What comes now is not recorded any more.
+    /// Recording is paused, for new recordings as well.
     is_paused: bool,
-    /// Processes that have said that they cannot be recorded.
+    /// Processes that announced that they cannot be recorded.
     unrecorded: Vec<u32>,
 }
 
-/// The line on the terminal.
+/// The status line on the terminal.
 struct StatusLine {
     shown: Instant,
     allocations: u64,
@@ -307,11 +311,11 @@ impl Recordings {
         let Announcement { process, path, failure } = announced;
         match failure {
             None => {
-                // What it ran before has been announced, or is over.
+                // Its earlier executables were announced, or have ended.
                 if self.started == Some(process) {
                     self.runs = None;
                 }
-                // By `exec` it has become another program.
+                // It has become another program by `exec`.
                 for one in self.all.iter_mut().filter(|one| one.process == process && !one.is_over) {
                     (one.is_over, one.end) = (true, Some(EndReason::Exec));
                 }
@@ -332,7 +336,7 @@ impl Recordings {
         }
     }
 
-    /// Whether all of them say that nothing more comes.
+    /// True if all recordings have ended.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn has_ended(&self) -> bool {
         use cairn_format::recording::control::State;
@@ -340,17 +344,18 @@ impl Recordings {
         !self.all.is_empty() && self.all.iter().all(has_ended)
     }
 
-    /// How many processes go on that the first one started and that are recorded.
+    /// Counts the recorded children that still run.
     pub(super) fn open_children(&self) -> usize {
         let first = self.all.first().map(|one| one.process);
         self.all.iter().filter(|one| Some(one.process) != first && one.is_open()).count()
     }
 
-    /// Whether one of these processes has said nothing of a recording of what it runs now.
+    /// True if one of these processes has not announced the recording of its current executable.
     pub(super) fn awaits_any_of(&self, mut processes: impl Iterator<Item = u32>) -> bool {
         let is_open = |one: &Recording| one.packed.is_none() && !one.is_over && one.seen_as.is_some();
         let open = |process| self.all.iter().any(|one| one.process == process && is_open(one));
-        // Of one that has become another program before it was looked at, the next recording is still to come.
+        // A process that became another program before it was examined will announce its next
+        // recording.
         let is_in_exec = |one: &Recording| {
             one.packed.is_none() && !one.is_over && one.seen_as.is_none() && Usage::of(one.process).is_some()
         };
@@ -358,19 +363,19 @@ impl Recordings {
             || self.all.iter().any(is_in_exec)
     }
 
-    /// Says a thing that has a line of its own.
+    /// Prints a message below the status line.
     pub(super) fn say(&mut self, what: &dyn std::fmt::Display) {
         self.clear_line();
         complain(&format_args!("{what}"));
     }
 
-    /// How much the last tick brought.
+    /// Returns the bytes that the last tick has read.
     pub(super) fn read_bytes(&self) -> u64 {
         let open = self.all.iter().filter(|one| one.packed.is_none());
         open.filter_map(|one| one.status).map(|status| status.read_bytes).sum()
     }
 
-    /// Has all of them record nothing more, and those that are still to come.
+    /// Pauses all recordings, and new ones as they come.
     pub(super) fn pause(&mut self) {
         self.is_paused = true;
         self.all.iter().filter(|one| !one.is_over && one.packed.is_none()).for_each(Recording::pause);
@@ -378,14 +383,14 @@ impl Recordings {
 
     pub(super) fn tick(&mut self) {
         let limit_bytes = self.limit_bytes;
-        /// Memory over time is known to so much.
+        /// Resolution of memory over time.
         const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
         let is_sampled = self.sampled.elapsed() >= SAMPLE_INTERVAL;
         if is_sampled {
             self.sampled = Instant::now();
         }
         let first = self.all.first().map(|one| one.process);
-        // Each time: what takes the place of a shell may be over within a moment, and then nothing tells what it was.
+        // On each tick: a program that replaces a shell may end within a moment.
         if let Some(process) = self.started
             && let Ok(path) = fs::read_link(format!("/proc/{process}/exe"))
         {
@@ -396,13 +401,14 @@ impl Recordings {
             if is_sampled {
                 one.sample();
             }
-            // Of many short processes only those that live are held open. How the first one ends is said by `finish`.
+            // Ended children are closed, which saves descriptors. `finish` reports how the first
+            // process ends.
             if one.is_over && Some(one.process) != first {
                 one.packed = Some(one.pack_now(one.end));
                 one.packed_file = None;
             }
         }
-        /// Faster than this nobody reads.
+        /// Interval of the status line; people do not read faster.
         const INTERVAL: Duration = Duration::from_millis(250);
         let Some(line) = &mut self.line else { return };
         let elapsed = line.shown.elapsed();
@@ -414,7 +420,7 @@ impl Recordings {
         let allocations: u64 = statuses().map(|status| status.allocations).sum();
         let recorded: u64 = statuses().map(|status| status.packed_bytes).sum();
         let rate = allocations.saturating_sub(line.allocations) as f64 / elapsed.as_secs_f64();
-        // What a program has drawn meanwhile is not ours to clear.
+        // A full-screen program owns the terminal now.
         let has_text = terminal_takes_lines();
         if has_text {
             let _ = write!(
@@ -436,8 +442,8 @@ impl Recordings {
         }
     }
 
-    /// Closes all of them, and sums up what the process was at its end, unless `is_quiet`. What it was before, when it became
-    /// another program by `exec`, has one line together, and so has each process that it started.
+    /// Closes all recordings and prints the summary of the last program, unless `is_quiet`.
+    /// Programs that it replaced by `exec` share one line, and children another one.
     pub(super) fn finish(mut self, end: End, is_quiet: bool) {
         self.clear_line();
         let first = self.all.first().map(|one| one.process);
@@ -446,7 +452,7 @@ impl Recordings {
         let mut main = None;
         for (index, one) in self.all.iter_mut().enumerate() {
             if Some(one.process) != first {
-                // It may have ended since it was looked at; what its parent had not heard of then tells nothing.
+                // It may have ended since the last sample; its exit status is unknown here.
                 one.sample();
             }
             let reason = match end {
@@ -502,7 +508,8 @@ impl Recordings {
         let Some((process, path, Some(file))) = main else { return };
         let length = file.metadata().map_or(0, |data| data.len());
         complain(&format_args!("process {process} is recorded in {} ({})", path.display(), bytes(length)));
-        // By its descriptor: the name may lead to another file by now, and sums are added to this one.
+        // By its descriptor: the name may lead to another file by now, and sums are added to this
+        // file.
         let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let outcome =
             cairn_recording::Recording::open(&opened).map_err(io::Error::other).and_then(|recording| {
@@ -510,9 +517,7 @@ impl Recordings {
                 if let Some(path) = runs.and_then(|path| replacement(&recording, path)) {
                     let why = Program::find(path.as_os_str()).ok().as_ref().and_then(hidden_by);
                     let why = why.map_or_else(|| path.display().to_string(), |obstacle| obstacle.to_string());
-                    complain(&format_args!(
-                        "it then became another program, of which nothing is recorded: {why}"
-                    ));
+                    complain(&format_args!("it then became another program, which is not recorded: {why}"));
                 }
                 summary::write(&mut crate::output::stderr(), recording, &path)
             });
@@ -524,8 +529,8 @@ impl Recordings {
     }
 }
 
-/// What a process ran at its end, the file at `ran`, if it is not the program of its last recording: one that took its place by
-/// `exec` and has no recording.
+/// Returns the executable `ran` if it is not the program of the last recording: it took its place
+/// by `exec` and has no recording.
 fn replacement(recording: &cairn_recording::Recording, ran: &Path) -> Option<PathBuf> {
     const DELETED: &[u8] = b" (deleted)";
     let name = |bytes: &'_ [u8]| bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
@@ -534,7 +539,7 @@ fn replacement(recording: &cairn_recording::Recording, ran: &Path) -> Option<Pat
     (ran != name(recorded)).then(|| OsString::from_vec(ran).into())
 }
 
-/// The first of the names, in a line that is not too long.
+/// Lists the first names and the number of the others.
 fn few(paths: &[PathBuf]) -> String {
     const SHOWN: usize = 3;
     let names = paths.iter().take(SHOWN).map(|path| {
@@ -559,13 +564,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_uses_is_known_until_it_begins_to_end() {
+    fn usage_is_known_until_the_process_begins_to_end() {
         let usage = stat("S", 3, "8192000 20").unwrap();
         assert_eq!((usage.threads, usage.started, usage.page_faults), (3, 4711, 107));
         assert_eq!((usage.resident_bytes, usage.has_memory), (20 * cairn_run::page_bytes(), true));
-        // Whoever only waits for a processor may still be loaded.
+        // A process that is ready to run may still be loading.
         assert!(usage.has_run && stat("R", 1, "8192000 20").is_some_and(|usage| !usage.has_run));
-        // On its way out it is there for a moment without memory; and its first thread, when that has ended before the others.
+        // A process that is ending has no memory for a moment, and so has a main thread that ended
+        // before the others.
         assert!(stat("R", 1, "0 0").is_some_and(|usage| !usage.has_memory));
         assert!(stat("Z", 2, "0 0").is_some_and(|usage| !usage.has_memory));
         assert!(stat("Z", 1, "0 0").is_none());

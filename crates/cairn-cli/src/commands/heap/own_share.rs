@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use cairn_recording::Drain;
 
-/// The page is there.
+/// Bit of a present page.
 const PRESENT: u64 = 1 << 63;
 /// And no other process has it: the page of zeros, which is read where nothing was written yet and
 /// is not counted as resident, is never exclusive.

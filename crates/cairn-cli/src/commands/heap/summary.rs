@@ -1,5 +1,6 @@
-//! What is said at the end: the totals of a recording, its five first places each, and what to try next. The numbers are those of
-//! `cairn report`, from the same pass over the same events; a recording of many keeps them for whoever asks next.
+//! The summary at the end: totals of a recording, five places of each kind, and the next commands.
+//! The numbers are those of `cairn report`, from the same pass over the same events; a recording of
+//! many events stores them for later reports.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -12,21 +13,21 @@ use cairn_symbols::SymbolizerOptions;
 
 use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
-use crate::commands::symbol_options::what_names_need;
+use crate::commands::symbol_options::advice_on_names;
 use crate::commands::unseen::why_nothing_was_seen;
 use crate::output::printable;
 
-/// So many places are told of each kind.
+/// Number of places of each kind.
 const PLACES: usize = 5;
-/// So many functions of a stack are told: the one that asked, and its callers.
+/// Maximum functions of a stack: the one that allocated, and its callers.
 const FUNCTIONS: usize = 4;
-/// Columns in front of the functions.
+/// Width of the columns in front of the functions.
 const NUMBERS: usize = 28;
 
 /// Writes the summary of `recording`, which is in the file at `path`.
 pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> io::Result<()> {
     let heap = HeapRecording::new(recording);
-    // Where it cannot be written, reports take longer and say the same: no reason to complain.
+    // Without a summary, reports take longer and show the same: errors are ignored.
     let read = heap.write_summary(path, SummarySize::Small).map_err(io::Error::other)?.read;
     let symbols = heap.symbols(SymbolizerOptions::new());
     let names = Names::new(heap.stacks(), &symbols, Folding::default());
@@ -47,7 +48,7 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
         writeln!(out, "  freed      {} older than the recording", counted(read.unmatched_frees, "block"))?;
     }
     for finding in heap.findings() {
-        // That a program was killed is no news to who ran it.
+        // The user knows that the program was killed.
         if !matches!(finding, Finding::NoEnd | Finding::EndedEarly(_)) {
             writeln!(out, "  note: {}", printable(&finding.to_string()))?;
         }
@@ -65,7 +66,7 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
     ] {
         write_places(out, &mut questions, title, cost)?;
     }
-    if let Some(why) = what_names_need(questions.names()) {
+    if let Some(why) = advice_on_names(questions.names()) {
         writeln!(out, "\n  note: {why}")?;
     }
     let path = path.display().to_string();
@@ -137,7 +138,7 @@ fn write_places(
     Ok(())
 }
 
-/// The function that asked and its callers, in what a line holds.
+/// Returns the allocating function and its callers, as far as they fit on a line.
 fn functions(questions: &mut Questions<'_>, stack: u32, asker: cairn_analysis::heap::Position) -> String {
     let frames = questions.frames(stack, asker);
     let names = questions.names();
@@ -147,7 +148,7 @@ fn functions(questions: &mut Questions<'_>, stack: u32, asker: cairn_analysis::h
         let source = names.source_line(line);
         let function = shortened(&names.function(source.function).name, room.max(30) * 2 / 3);
         let place = match (source.file.as_deref(), source.line) {
-            // Of the callers, the names are enough.
+            // For callers, the names are enough.
             (Some(file), Some(number)) if index == 0 => {
                 format!("{function} ({}:{number})", file_name(file))
             }

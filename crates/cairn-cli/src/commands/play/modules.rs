@@ -127,8 +127,9 @@ fn picture(output: &mut impl Write, wanted: &[(usize, &PlayedModule)], window: (
 }
 
 fn terminal_columns() -> usize {
-    let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    told.or_else(|| terminal_size::terminal_size().map(|(width, _)| usize::from(width.0)))
+    let stated = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    stated
+        .or_else(|| terminal_size::terminal_size().map(|(width, _)| usize::from(width.0)))
         .unwrap_or(COLUMNS)
         .clamp(40, 1000)
 }

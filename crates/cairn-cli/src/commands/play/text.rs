@@ -179,7 +179,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", printable(&text.replace('\\', "\\\\").replace('"', "\\\"")))
 }
 
-/// What stands behind the brace that opens a marked stack; empty where nothing is known but the stack.
+/// Returns the text behind the brace that opens a marked stack; empty for nothing but a stack.
 fn head_of_mark(thread: Thread<'_>, value: MarkValue, text: &[u8], is_cut: bool) -> String {
     let mut head = thread.to_string();
     let text = String::from_utf8_lossy(text);

@@ -4,20 +4,19 @@ use std::io::{self, Write};
 
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{HeapRead, Names, Scope};
-use cairn_exchange::import::Times;
-use cairn_web::{PageOptions, PageSubject, page};
+use cairn_analysis::source::HeapSource;
+use cairn_web::{PageOptions, page};
 
-use super::super::heap_input::Heap;
 use crate::new_file::Output;
 
-/// What a page holds by default decides how finely time is cut.
+/// Slices of time that a page holds by default.
 pub(super) fn most_slices() -> usize {
     PageOptions::default().most_slices
 }
 
-/// What the page is made of.
-pub(super) struct Made<'a> {
-    pub(super) heap: &'a Heap,
+/// The content of the page.
+pub(super) struct PageContent<'a> {
+    pub(super) source: &'a HeapSource,
     pub(super) read: &'a HeapRead,
     pub(super) slices: &'a Slices,
 }
@@ -25,7 +24,7 @@ pub(super) struct Made<'a> {
 /// Writes the page.
 pub(super) fn write(
     mut output: Output,
-    made: &Made<'_>,
+    content: &PageContent<'_>,
     names: &mut Names<'_>,
     scope: Scope,
     filters: Vec<String>,
@@ -33,18 +32,8 @@ pub(super) fn write(
     let mut options = PageOptions::default();
     options.scope = scope;
     options.filters = filters;
-    let subject = match made.heap {
-        Heap::Recording(heap) => PageSubject::from(&**heap),
-        Heap::Imported(imported) => {
-            let times = match imported.times() {
-                Times::All => cairn_web::Times::All,
-                Times::Allocations => cairn_web::Times::Allocations,
-                _ => cairn_web::Times::None,
-            };
-            PageSubject::of(&made.heap.about(), imported.stacks(), times)
-        }
-    };
-    let page = page(subject, made.read, made.slices, names, &options).map_err(io::Error::other)?;
+    let page =
+        page(content.source, content.read, content.slices, names, &options).map_err(io::Error::other)?;
     output.write_all(page.html.as_bytes())?;
     output.finish().map(drop)
 }

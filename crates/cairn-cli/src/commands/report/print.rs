@@ -1,40 +1,42 @@
-//! The report as people read it: the answer first, then who is behind it.
+//! Prints the report for people: the answer first, then the stacks behind it.
+
+mod tables;
 
 use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use cairn_analysis::heap::schema::Asked;
-use cairn_analysis::heap::{
-    Amount, Cost, Entry, Group, Lifetimes, LineId, Position, Questions, Sampling, Sums, Tree, lifetime_class,
-    lifetime_class_range, size_class_range,
-};
-use cairn_recording::HEAP_TIME_QUANTUM_NANOS;
+use cairn_analysis::heap::schema::ReportRequest;
+use cairn_analysis::heap::{Amount, Cost, Entry, Group, LineId, Position, Questions, Sampling, Tree};
 
 use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{
-    bar, bytes, count, counted, curve, duration, name_and_place, percent, shortened, stretched, width,
+    bytes, count, counted, curve, duration, name_and_place, percent, shortened, stretched, width,
 };
-use crate::commands::symbol_options::what_names_need;
+use crate::commands::symbol_options::advice_on_names;
 use crate::output::{Palette, printable};
 
 /// Prints one report.
-pub(super) struct Printer<'p, 'q, W> {
+pub(super) struct ReportPrinter<'p, 'q, W> {
     output: &'p mut W,
     questions: &'p mut Questions<'q>,
-    asked: &'p Asked<'p>,
+    asked: &'p ReportRequest<'p>,
     full: bool,
     file: &'p Path,
     palette: Palette,
     width: usize,
     /// Stacks whose frames were printed.
     shown: HashSet<(u32, Position)>,
-    /// Why there is nothing to tell.
+    /// The reason for an empty answer.
     unseen: Option<String>,
     /// It is known how long blocks lived.
     has_frees: bool,
     /// Names were searched for.
     has_names: bool,
+    /// Only blocks that were alive at one moment are known.
+    is_image: bool,
+    /// A person reads it as it is written.
+    is_to_people: bool,
 }
 
 /// Columns in front of the names: share, value, blocks.
@@ -44,11 +46,11 @@ const FRAMES: usize = 4;
 /// Rows of the curve.
 const CURVE_ROWS: usize = 6;
 
-impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
+impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
     pub(super) fn new(
         output: &'p mut W,
         questions: &'p mut Questions<'q>,
-        asked: &'p Asked<'p>,
+        asked: &'p ReportRequest<'p>,
         full: bool,
         file: &'p Path,
         unseen: Option<String>,
@@ -65,16 +67,36 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             unseen,
             has_frees: true,
             has_names: true,
+            is_image: false,
+            is_to_people: true,
         }
     }
 
-    /// For who wants to see no names.
+    /// With these colours.
+    pub(super) fn colored(mut self, palette: Palette) -> Self {
+        self.palette = palette;
+        self
+    }
+
+    /// For a file, which needs no advice about the next command.
+    pub(super) fn in_file(mut self) -> Self {
+        self.is_to_people = false;
+        self
+    }
+
+    /// For an image of memory.
+    pub(super) fn of_image(mut self) -> Self {
+        self.is_image = true;
+        self
+    }
+
+    /// Without advice on missing names.
     pub(super) fn without_names(mut self) -> Self {
         self.has_names = false;
         self
     }
 
-    /// For a file that does not tell how long blocks lived.
+    /// For a file that does not record how long blocks lived.
     pub(super) fn without_frees(mut self) -> Self {
         self.has_frees = false;
         self
@@ -126,6 +148,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
                 facts.push(format!("recorded for {}", duration(nanos)));
             }
             Some(nanos) => facts.push(format!("ran {}", duration(nanos))),
+            None if self.is_image => facts.push("an image of memory".to_owned()),
             None => facts.push(format!("recorded until {}", duration(self.questions.profile().end_nanos))),
         }
         if let Sampling::Poisson { mean_bytes } = self.questions.profile().sampling {
@@ -177,6 +200,11 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         let is_part = totals.peak_bytes != profile.peak_bytes_of_all;
         let of_all =
             if is_part { format!(" of {}", bytes(profile.peak_bytes_of_all)) } else { String::new() };
+        if self.is_image {
+            let blocks = counted(totals.live_blocks, "block");
+            self.total("alive", Cost::Leaked, &format!(" in {blocks}"))?;
+            return writeln!(self.output);
+        }
         if !self.has_frees {
             return self.totals_without_frees(&rate);
         }
@@ -215,7 +243,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         writeln!(self.output)
     }
 
-    /// Of a file that does not tell how long blocks lived.
+    /// The totals of a file that does not record how long blocks lived.
     fn totals_without_frees(&mut self, rate: &str) -> io::Result<()> {
         let calls = counted(self.questions.profile().totals.allocations, "call");
         self.total("allocated", Cost::Allocated, &format!(" in {calls}{rate}"))?;
@@ -234,11 +262,12 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         writeln!(self.output, "  {word:<10}{strong}{value:>12}{strong:#}{error}{rest}")
     }
 
-    /// What the sums of blocks that live are called, and the heading of their list.
+    /// Returns the word for a cost, and the heading of its list.
     fn words(&self, cost: Cost) -> (&'static str, String) {
         let profile = self.questions.profile();
         match cost {
             Cost::Peak => ("peak", format!("Held at the peak, after {}", duration(profile.peak_nanos))),
+            Cost::Leaked if self.is_image => ("alive", "Alive in this image of memory".to_owned()),
             Cost::Leaked if self.asked.scope.to_nanos.is_some() => {
                 ("alive", format!("Alive after {}", duration(profile.end_nanos)))
             }
@@ -284,7 +313,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         }
         let entries = self.questions.top_of(group, cost, self.asked.limits.stacks);
         let limits = self.asked.limits;
-        let shown = entries.len().min(limits.entries);
+        let shown = limits.shown(&entries, cost, whole);
         let stacks = |entry: &Entry| {
             entry.stacks.iter().take(limits.stacks).map(|&(stack, _)| stack).collect::<Vec<_>>()
         };
@@ -454,7 +483,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             let (from, until) = (start as u64, end as u64);
             let (from, until) =
                 (timeline.bin_nanos.saturating_mul(from), timeline.bin_nanos.saturating_mul(until));
-            // What the process as a whole had, where it was looked at in this stretch of time.
+            // Resident memory of the whole process, where it was sampled in this stretch of time.
             let samples = usage.iter().filter(|sample| (from..until).contains(&sample.nanos));
             let resident = samples.map(|sample| sample.resident_bytes).max().map_or(String::new(), bytes);
             let (until, most, last) = (duration(until), bytes(most), bytes(last));
@@ -510,196 +539,6 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         self.notes()
     }
 
-    /// All threads.
-    pub(super) fn threads(&mut self) -> io::Result<()> {
-        self.head()?;
-        let rows = self.thread_rows();
-        self.table("thread", &rows, self.asked.limits.entries)?;
-        self.notes()
-    }
-
-    fn thread_rows(&self) -> Vec<(String, Sums)> {
-        const MOST_NAMES: usize = 3;
-        let threads = &self.asked.about.threads;
-        let process = self.asked.about.process;
-        let main = threads.iter().find(|thread| thread.kernel_thread == process);
-        let main_name = main.map(|main| main.earlier_names.first().unwrap_or(&main.name));
-        let name = |thread: &cairn_analysis::heap::ThreadName| {
-            let name = printable(&thread.name).into_owned();
-            let name = format!("{} {name}", thread.kernel_thread).trim_end().to_owned();
-            // A thread has the name of the one that made it at first, which says nothing of it.
-            let earlier = thread.earlier_names.iter().filter(|name| Some(*name) != main_name);
-            let earlier: Vec<_> = earlier.map(|name| printable(name)).collect();
-            match earlier.split_at_checked(MOST_NAMES) {
-                _ if earlier.is_empty() => name,
-                Some((first, more)) if !more.is_empty() => {
-                    format!("{name} (before: {}, and {} more)", first.join(", "), more.len())
-                }
-                _ => format!("{name} (before: {})", earlier.join(", ")),
-            }
-        };
-        let mut rows: Vec<(String, Sums)> = threads
-            .iter()
-            .zip(&self.questions.profile().threads)
-            .filter(|(_, sums)| !sums.is_empty())
-            .map(|(thread, sums)| (name(thread), *sums))
-            .collect();
-        rows.sort_by_key(|(_, sums)| std::cmp::Reverse(self.asked.cost.of(sums)));
-        rows
-    }
-
-    /// What resident memory was made of when it was most, and who mapped what.
-    fn resident_section(&mut self) -> io::Result<()> {
-        let Some(resident) = &self.asked.read.resident else { return Ok(()) };
-        let sample = resident.sample;
-        self.heading(&format!(
-            "Resident memory, at most {} after {}",
-            bytes(sample.resident_bytes),
-            duration(sample.nanos)
-        ))?;
-        let mut row = |value: u64, what: &str| writeln!(self.output, "  {:>12}  {what}", bytes(value));
-        row(resident.held_bytes, "in blocks that the program held then")?;
-        if resident.mapped_bytes > 0 {
-            row(resident.mapped_bytes, "mapped by the program itself, as far as it is used")?;
-        }
-        let what = if resident.mapped_bytes > 0 {
-            "the rest: program and libraries, stacks, what the allocator keeps between blocks and for later"
-        } else {
-            "the rest: program and libraries, stacks, own mappings (--mmap tells), what the allocator keeps"
-        };
-        row(resident.rest_bytes(), what)?;
-        match sample.own_bytes {
-            Some(own) => row(own, "beside that, of cairn: the recording, its tables, its library")?,
-            None => writeln!(
-                self.output,
-                "  {:>12}  cairn's own is part of the rest, it is not known how much",
-                ""
-            )?,
-        }
-        let faults = counted(sample.page_faults, "page fault");
-        let threads = counted(sample.threads.into(), "thread");
-        let dim = self.palette.dim;
-        writeln!(self.output, "{dim}  {:>12}  {faults} until then, {threads}{dim:#}", "")?;
-        self.mappings()?;
-        writeln!(self.output)
-    }
-
-    /// Who mapped most.
-    fn mappings(&mut self) -> io::Result<()> {
-        let Some(resident) = &self.asked.read.resident else { return Ok(()) };
-        let whole = Amount { value: resident.mapped_bytes, blocks: 0 };
-        for &(stack, value) in resident.mapped_by_stack.iter().take(self.asked.limits.entries) {
-            let share = percent(Amount { value, blocks: 0 }.share_of(whole));
-            write!(self.output, " {share:>5} % {:>10} {:>12} ", bytes(value), "mapped by")?;
-            let position = self.questions.names_mut().askers(&[stack]).first().copied();
-            let frames = position.map(|position| self.questions.frames(stack, position)).unwrap_or_default();
-            match frames.first() {
-                Some(&line) => self.frame(line, NUMBERS)?,
-                None => writeln!(self.output, "an unknown stack")?,
-            }
-            for &caller in frames.iter().skip(1).take(if self.full { usize::MAX } else { FRAMES }) {
-                let dim = self.palette.dim;
-                write!(self.output, "{:NUMBERS$}{dim}← {dim:#}", "")?;
-                self.frame(caller, NUMBERS + 2)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn thread_section(&mut self) -> io::Result<()> {
-        let rows = self.thread_rows();
-        if rows.len() < 2 {
-            return Ok(());
-        }
-        self.heading("Threads")?;
-        self.table("thread", &rows, self.asked.limits.entries)
-    }
-
-    /// All classes of sizes.
-    pub(super) fn sizes(&mut self) -> io::Result<()> {
-        self.head()?;
-        let rows = self.size_rows();
-        self.table("size", &rows, usize::MAX)?;
-        self.notes()
-    }
-
-    fn size_rows(&self) -> Vec<(String, Sums)> {
-        let sizes = self.questions.profile().sizes.iter().enumerate();
-        sizes.filter(|(_, sums)| !sums.is_empty()).map(|(class, sums)| (size_range(class), *sums)).collect()
-    }
-
-    fn size_section(&mut self) -> io::Result<()> {
-        let rows = self.size_rows();
-        if rows.is_empty() {
-            return Ok(());
-        }
-        self.heading("Sizes of blocks, up to")?;
-        let whole = rows.iter().map(|(_, sums)| sums.allocations).max().unwrap_or(0).max(1);
-        let dim = self.palette.dim;
-        for (range, sums) in &rows {
-            let bar = bar(sums.allocations as f64 / whole as f64, self.width.saturating_sub(50).min(50));
-            let value = bytes(sums.allocated_bytes);
-            writeln!(
-                self.output,
-                "  {range:>16} {:>14} × {value:>10} {dim}{bar}{dim:#}",
-                count(sums.allocations)
-            )?;
-        }
-        writeln!(self.output)
-    }
-
-    fn table(&mut self, what: &str, rows: &[(String, Sums)], most: usize) -> io::Result<()> {
-        let dim = self.palette.dim;
-        let (unfreed, _) = self.words(Cost::Leaked);
-        let columns = ["peak", unfreed, "allocated", "calls", "temporary"];
-        let [peak, leaked, allocated, calls, temporary] = columns;
-        writeln!(
-            self.output,
-            "{dim}{peak:>12} {leaked:>12} {allocated:>12} {calls:>14} {temporary:>14}  {what}{dim:#}"
-        )?;
-        for (name, sums) in rows.iter().take(most) {
-            let (peak, live, all) =
-                (bytes(sums.peak_bytes), bytes(sums.live_bytes), bytes(sums.allocated_bytes));
-            let (calls, temporary) = (count(sums.allocations), count(sums.temporary));
-            writeln!(self.output, "{peak:>12} {live:>12} {all:>12} {calls:>14} {temporary:>14}  {name}")?;
-        }
-        if rows.len() > most {
-            writeln!(self.output, "{dim}and {} more{dim:#}", count((rows.len() - most) as u64))?;
-        }
-        writeln!(self.output)
-    }
-
-    /// How long blocks lived.
-    pub(super) fn lifetimes(&mut self) -> io::Result<()> {
-        self.head()?;
-        self.heading("How long the blocks lived that were freed")?;
-        let lifetimes = &self.questions.profile().lifetimes;
-        let whole = lifetimes.iter().map(|lifetime| lifetime.blocks).max().unwrap_or(0).max(1);
-        let dim = self.palette.dim;
-        // Shorter ones are not told apart: times are not known that well.
-        let shortest = lifetime_class(HEAP_TIME_QUANTUM_NANOS) + 1;
-        let mut rows = vec![Lifetimes::default()];
-        for lifetime in lifetimes.iter().take(shortest) {
-            rows[0].blocks += lifetime.blocks;
-            rows[0].bytes = rows[0].bytes.wrapping_add(lifetime.bytes);
-        }
-        rows.extend(lifetimes.iter().skip(shortest));
-        let whole = rows.iter().map(|row| row.blocks).max().unwrap_or(0).max(whole);
-        for (row, lifetime) in rows.iter().enumerate().filter(|(_, lifetime)| lifetime.blocks > 0) {
-            let (word, class) = if row == 0 { ("under", shortest) } else { ("from", shortest + row - 1) };
-            let (from, _) = lifetime_class_range(class);
-            let bar = bar(lifetime.blocks as f64 / whole as f64, self.width.saturating_sub(50).min(50));
-            let (blocks, value) = (count(lifetime.blocks), bytes(lifetime.bytes));
-            writeln!(
-                self.output,
-                "  {word:<5}{:>10} {blocks:>14} × {value:>10} {dim}{bar}{dim:#}",
-                duration(from)
-            )?;
-        }
-        writeln!(self.output)?;
-        self.notes()
-    }
-
     fn suppressed(&mut self) -> io::Result<()> {
         if self.asked.suppressed.is_empty() {
             return Ok(());
@@ -719,7 +558,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         writeln!(self.output)
     }
 
-    /// What a reader should know before trusting the numbers.
+    /// Prints what limits the numbers.
     fn notes(&mut self) -> io::Result<()> {
         let mut notes: Vec<String> = Vec::new();
         if self.asked.read.unmatched_frees > 0 {
@@ -746,11 +585,11 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         let odd = self.questions.profile().anomalies;
         let sum = odd.bad_numbers + odd.reused_objects + odd.unknown_frees;
         if sum > 0 {
-            notes.push(format!("{} made no sense and were left out", counted(sum, "event")));
+            notes.push(format!("{} were contradictory and were left out", counted(sum, "event")));
         }
         notes.extend(self.asked.about.notes.iter().cloned());
         if self.has_names {
-            notes.extend(what_names_need(self.questions.names()));
+            notes.extend(advice_on_names(self.questions.names()));
         }
         for note in notes {
             writeln!(self.output, "note: {note}")?;
@@ -760,7 +599,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
 
     /// For people, not for files.
     fn next_steps(&mut self) -> io::Result<()> {
-        if !io::stdout().is_terminal() {
+        if !self.is_to_people || !io::stdout().is_terminal() {
             return Ok(());
         }
         let file = self.file.display().to_string();
@@ -784,7 +623,7 @@ fn last_children(tree: &Tree) -> Vec<bool> {
     last
 }
 
-/// What leads to a node: an only chain of calls needs no lines that branch.
+/// The lines that lead to a node: an only chain of calls needs no branches.
 fn lead(is_last: &[bool]) -> String {
     let Some((own, outer)) = is_last.split_last() else { return String::new() };
     // Deep trees would leave no room for names.
@@ -798,11 +637,6 @@ fn lead(is_last: &[bool]) -> String {
     }
     text.push_str(if *own { "└ " } else { "├ " });
     text
-}
-
-/// The largest size of a class; the smallest one is a byte above that of the class before.
-fn size_range(class: usize) -> String {
-    bytes(size_class_range(class).1).replace(".0", "")
 }
 
 fn shorten_end(text: &str, most: usize) -> String {

@@ -9,13 +9,13 @@ use cairn_symbols::{BuildId, Lookup, ModuleId, ModuleInfo, Symbolizer};
 pub(super) enum Question {
     /// An address in a file that is open.
     Address { module: ModuleId, address: u64, lookup: Lookup },
-    /// What is at an address, be it code or data.
+    /// A question about an address of code or data.
     Data { module: ModuleId, address: u64, lookup: Lookup },
     /// An address that is nowhere in the file.
     Outside { module: ModuleId, address: u64 },
     /// A file that could not be opened.
     NoFile { path: String, address: u64, error: String },
-    /// What is no address.
+    /// A text that is no address.
     Unknown { text: String },
 }
 
@@ -59,8 +59,8 @@ impl Files {
         known.map_err(OpenError)
     }
 
-    /// The module of a build: its program or its debug file, wherever those of builds are searched for. It goes by its id in the
-    /// capitals that llvm-symbolizer shows.
+    /// The module of a build: its program or its debug file, wherever those of builds are searched
+    /// for. It goes by its id in the capitals that llvm-symbolizer shows.
     pub(super) fn open_build(&mut self, build: &BuildId) -> Result<ModuleId, OpenError> {
         let path = PathBuf::from(build.to_string().to_uppercase());
         let key = PathBuf::from(format!("BUILDID:{build}"));
@@ -100,7 +100,7 @@ pub(super) struct Parsed {
     /// In place of a file.
     pub(super) build: Option<BuildId>,
     pub(super) address: u64,
-    /// What is there is asked for, not the source.
+    /// Asks for the symbol at the address, not for the source line.
     pub(super) is_data: bool,
 }
 
@@ -113,7 +113,8 @@ pub(super) enum Numbers {
     Literals,
 }
 
-/// addr2line's way: as many hexadecimal digits as there are, and 0 where there are none. What follows is passed over.
+/// addr2line's way: as many hexadecimal digits as there are, and 0 where there are none. What
+/// follows is passed over.
 pub(super) fn addr2line(text: &str) -> Parsed {
     let text = text.trim_start();
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
@@ -123,9 +124,10 @@ pub(super) fn addr2line(text: &str) -> Parsed {
     Parsed { file: None, build: None, address, is_data: false }
 }
 
-/// llvm-symbolizer's way: `[CODE|DATA] [FILE] ADDRESS`, the file in quotes if it has blanks, or `BUILDID:` and an id in its place, and
-/// only where none was given before. `None` for what has no answer and is no mistake: empty lines, names of symbols, and `FRAME`, which are not
-/// looked up here.
+/// llvm-symbolizer's way: `[CODE|DATA] [FILE] ADDRESS`, the file in quotes if it has blanks, or
+/// `BUILDID:` and an id in its place, and only where none was given before. `None` for what has no
+/// answer and is no mistake: empty lines, names of symbols, and `FRAME`, which are not looked up
+/// here.
 pub(super) fn line(text: &str, has_file: bool, numbers: Numbers) -> Result<Option<Parsed>, &'static str> {
     let mut rest = text.trim_end_matches(['\n', '\r']);
     if rest.trim().is_empty() {

@@ -1,4 +1,4 @@
-//! Answers: how they are written in each style, and that each is found and written once.
+//! Output of answers in each style. Each distinct answer is looked up and formatted once.
 
 use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
@@ -12,8 +12,8 @@ use super::input::{Files, Question};
 use super::{Shape, Style};
 use crate::output::{Guarded, Palette, colored_stdout, printable, stdout};
 
-/// Texts of answers that are kept for the next time they are asked for.
-const MAX_KEPT_BYTES: usize = 64 << 20;
+/// Maximum bytes of cached texts of answers.
+const MAX_CACHED_BYTES: usize = 64 << 20;
 
 /// Writes answers.
 pub(super) struct AnswerPrinter {
@@ -23,7 +23,7 @@ pub(super) struct AnswerPrinter {
     palette: Palette,
     /// The texts of answers, one behind the other.
     texts: Vec<u8>,
-    /// Where in `texts` an answer is, and whether it is one.
+    /// The range of an answer in `texts`, and whether it has a name.
     known: HashMap<(ModuleId, u64, Lookup), (Range<usize>, bool)>,
     /// Inside of a JSON list, and whether anything is in it.
     list: Option<bool>,
@@ -77,9 +77,10 @@ impl AnswerPrinter {
         }
     }
 
-    /// Writes the answers in the order of the questions. Each distinct address is looked up and formatted once.
+    /// Writes the answers in the order of the questions. Each distinct address is looked up and
+    /// formatted once.
     pub(super) fn answer(&mut self, questions: &[Question], files: &Files) -> io::Result<()> {
-        if self.texts.len() > MAX_KEPT_BYTES {
+        if self.texts.len() > MAX_CACHED_BYTES {
             self.texts.clear();
             self.known.clear();
         }
@@ -226,7 +227,7 @@ impl AnswerPrinter {
         }
     }
 
-    /// What is printed when nothing is known, in each style but those of JSON.
+    /// Prints an unknown address, in each style but those of JSON.
     fn unknown(&self, text: &mut Vec<u8>, address: Option<(u64, WordSize)>, reason: &str) -> io::Result<()> {
         let functions = self.shape.functions;
         match self.style {
@@ -374,7 +375,8 @@ impl AnswerPrinter {
             return vec![SymbolJson::default()];
         }
         let frames: Vec<_> = self.frames(resolution).collect();
-        // Where inlined calls are not shown, the innermost is told of, with the start of the function around.
+        // Without inlined calls, the innermost one is shown, with the start of the function that
+        // contains it.
         let merged = match declarations {
             [innermost, .., outermost] if !self.shape.inlines => {
                 let mut merged = innermost.clone();
@@ -384,7 +386,7 @@ impl AnswerPrinter {
             _ => None,
         };
         let shown = merged.as_ref().map_or(declarations, |merged| merged.as_slice());
-        // Of all frames or of none.
+        // For all frames, or for none.
         let shown = if shown.len() == frames.len() { shown } else { &[] };
         let all = frames.iter().enumerate().map(|(index, frame)| {
             let declaration = shown.get(index);
@@ -409,7 +411,7 @@ impl AnswerPrinter {
         all.collect()
     }
 
-    /// What is at an address that was asked for as data: its name, where it begins, its size, and where it is declared.
+    /// Prints the symbol of a data address: its name, start, size, and declaration.
     fn data(
         &self,
         text: &mut Vec<u8>,
@@ -484,7 +486,8 @@ impl AnswerPrinter {
         }
     }
 
-    /// The frames that are shown. Without inlined calls: the place of the innermost, the name of the outermost.
+    /// The frames that are shown. Without inlined calls: the place of the innermost, the name of
+    /// the outermost.
     fn frames<'a>(
         &self,
         resolution: &'a Resolution,

@@ -1,4 +1,4 @@
-//! What the user looks at: the latest news, the table that is made of it, and what keys change.
+//! The state of the screen: the latest update, the table made of it, and the effects of keys.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{Folding, HeapProfile};
+use cairn_analysis::source::HeapFilter;
 use cairn_format::recording::control::{Command, STATE, State};
 use cairn_recording::{EndReason, command_from_outside, mark_from_outside};
 use cairn_web::shown;
@@ -14,7 +15,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::naming::Naming;
 use super::screen::{rate as rate_text, time};
-use super::table::{By, Column, Counts, Source, Table, Wish, profile_at, rate};
+use super::table::{By, Column, Counts, Table, TableSource, Wish, profile_at, rate};
 use super::watch::Seen;
 use crate::commands::heap_text::{bytes, count};
 
@@ -35,8 +36,9 @@ pub(super) struct App {
     pub(super) page: usize,
     name: String,
     folding: Folding,
+    filters: Vec<HeapFilter>,
     seen: Option<Box<Seen>>,
-    /// What came while the screen was held.
+    /// The update that came while the screen was paused.
     waiting: Option<Box<Seen>>,
     before: Option<Counts>,
     zero: Option<Counts>,
@@ -64,7 +66,7 @@ pub(super) struct Input {
     pub(super) what: InputKind,
 }
 
-/// What it is for.
+/// The use of a text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum InputKind {
     Search,
@@ -80,7 +82,7 @@ impl InputKind {
     }
 }
 
-/// What a key leads to.
+/// The effect of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reaction {
     /// Only the screen is another one.
@@ -98,7 +100,13 @@ const MESSAGE_TIME: Duration = Duration::from_secs(5);
 const MOST_INPUT: usize = 200;
 
 impl App {
-    pub(super) fn new(name: String, wish: Wish, folding: Folding, is_interactive: bool) -> Self {
+    pub(super) fn new(
+        name: String,
+        wish: Wish,
+        folding: Folding,
+        filters: Vec<HeapFilter>,
+        is_interactive: bool,
+    ) -> Self {
         Self {
             wish,
             table: Table::default(),
@@ -113,6 +121,7 @@ impl App {
             page: 10,
             name,
             folding,
+            filters,
             seen: None,
             waiting: None,
             before: None,
@@ -145,7 +154,7 @@ impl App {
             self.allocations_rate = rate(now.total.1.saturating_sub(before.total.1), self.seconds);
             self.before = Some(before);
         }
-        // What is there already has not grown since.
+        // Memory that was there already has not grown since.
         if self.zero.is_none() || self.seen.as_ref().is_some_and(|old| old.is_behind) {
             self.zero = Some(Counts::of(&seen.read.profile, &seen.about));
         }
@@ -192,12 +201,13 @@ impl App {
         let (Some(before), Some(zero)) = (&self.before, &self.zero) else { return };
         let key = self.table.rows.get(self.chosen_row).map(|row| row.key.clone());
         let profile = self.moments.as_ref().map_or(&seen.read.profile, |moments| &moments.profile);
-        let source = Source {
+        let source = TableSource {
             profile,
             about: &seen.about,
             stacks: &seen.stacks,
             namer: naming,
             folding: self.folding,
+            filters: &self.filters,
             before,
             zero,
             seconds: self.seconds,
@@ -221,7 +231,7 @@ impl App {
         self.first_row = self.first_row.min(self.chosen_row).max((self.chosen_row + 1).saturating_sub(page));
     }
 
-    /// The screen has so many lines now.
+    /// Adapts to the number of lines of the screen.
     pub(super) fn resized(&mut self, lines: usize) {
         // The head has some of them.
         self.page = lines.saturating_sub(6).max(1);
@@ -240,10 +250,11 @@ impl App {
         let process = seen.about.process;
         let state = match &self.failure {
             Some(_) => "cannot be read any more".to_owned(),
+            None if let Some(kind) = seen.file_kind => format!("a file that is complete ({kind})"),
             None if seen.has_ended => match seen.about.end {
                 Some(EndReason::Exec) => "became another program".to_owned(),
                 Some(_) => "ended".to_owned(),
-                None => "ended without a word".to_owned(),
+                None => "ended without notice".to_owned(),
             },
             None if seen.is_behind => match seen.behind_nanos {
                 Some(nanos) => format!("catching up: {} behind", time(nanos)),
@@ -263,7 +274,8 @@ impl App {
         let moment = self.moments.as_ref().map_or_else(String::new, |moments| {
             format!(", moment {} of {}", moments.at + 1, moments.slices.count)
         });
-        format!("process {process}: {state}{held}{moment}")
+        let of = if process == 0 { String::new() } else { format!("process {process}: ") };
+        format!("{of}{state}{held}{moment}")
     }
 
     fn recorder_state(&self) -> Option<State> {
@@ -282,6 +294,11 @@ impl App {
         let about = if profile.sampling.is_estimate() { "about " } else { "" };
         let live = profile.live_bytes_of_all;
         facts.push(("live", format!("{about}{}", bytes(live))));
+        if seen.is_image {
+            facts.retain(|(name, _)| *name != "time");
+            facts.push(("blocks", count(profile.totals.live_blocks)));
+            return facts;
+        }
         let peak = format!("{about}{}", bytes(read.profile.peak_bytes_of_all));
         let when = time(read.profile.peak_nanos);
         facts.push(("peak", if is_narrow { peak } else { format!("{peak} at {when}") }));
@@ -316,6 +333,12 @@ impl App {
     pub(super) fn why_empty(&self) -> &'static str {
         match &self.seen {
             None => "reading the recording …",
+            Some(_) if self.wish.by == By::Thread && !self.filters.is_empty() => {
+                "threads are not known of a part: leave --filter out"
+            }
+            Some(seen) if self.wish.by == By::Thread && seen.about.threads.is_empty() => {
+                "this file does not say which thread allocated a block"
+            }
             Some(_) if !self.wish.search.is_empty() => "no row has that text; Esc shows all",
             Some(seen) if seen.has_ended => "no allocation was recorded",
             Some(_) => "no allocation was recorded yet",
@@ -393,8 +416,8 @@ impl App {
                 Some(_) => self.input = Some(Input { text: String::new(), what: InputKind::Mark }),
                 None => self.say(self.why_deaf()),
             },
-            KeyCode::Char('x') => self.command(Command::Pause, "the program is told to stop recording"),
-            KeyCode::Char('s') => self.command(Command::Record, "the program is told to record"),
+            KeyCode::Char('x') => self.command(Command::Pause, "asked the program to stop recording"),
+            KeyCode::Char('s') => self.command(Command::Record, "asked the program to record"),
             KeyCode::Char(character) => {
                 if let Some(by) = ('1'..='5').position(|digit| digit == character) {
                     return self.show_by(By::ALL[by]);
@@ -491,10 +514,10 @@ impl App {
         self.seen.as_ref().filter(|seen| !seen.has_ended)?.spool.clone()
     }
 
-    /// Why the program cannot be told anything.
+    /// Returns why the program takes no requests.
     const fn why_deaf(&self) -> &'static str {
         match self.seen {
-            Some(_) => "the recording has ended; there is nobody to tell",
+            Some(_) => "the recording has ended; the program takes no requests any more",
             None => "the recording is being read; a moment",
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::{Address, Namer, Stacks};
 use cairn_analysis::names::{ModuleKey, Names};
+use cairn_analysis::source::SourceNames;
 use cairn_format::StatedAddress;
 use cairn_format::recording::PcKind;
 use cairn_symbols::{AddressKind, Lookup, Place, SourceFrame, SymbolizerOptions};
@@ -27,6 +28,8 @@ const PORTION: usize = 64;
 pub(super) struct Naming {
     state: RefCell<State>,
     finder: Option<Finder>,
+    /// Those of a file that is complete: they are found at once.
+    own: Option<SourceNames>,
 }
 
 #[derive(Default)]
@@ -44,9 +47,10 @@ struct Finder {
 }
 
 impl Naming {
-    /// Without options there are no names.
-    pub(super) fn begin(options: Option<SymbolizerOptions>) -> Self {
-        Self { state: RefCell::default(), finder: options.map(Finder::begin) }
+    /// Begins to find names: the file's own ones, or those in symbol files; without options there are none.
+    pub(super) fn begin(options: Option<SymbolizerOptions>, own: Option<SourceNames>) -> Self {
+        let finder = options.filter(|_| own.is_none()).map(Finder::begin);
+        Self { state: RefCell::default(), finder, own }
     }
 
     /// Asks for what was missed since the last call.
@@ -92,9 +96,12 @@ impl Naming {
         self.finder.is_some() && state.known.len() < state.asked.len()
     }
 
-    /// What is known of the modules, if the thread has nothing else to do.
+    /// Returns the names, if the thread has finished its requests.
     pub(super) fn finish(self) -> Option<Names> {
         const PATIENCE: Duration = Duration::from_millis(200);
+        if let Some(own) = self.own {
+            return own.into_lookups();
+        }
         let Finder { requests, names, answers } = self.finder?;
         drop(requests);
         let names = names.recv_timeout(PATIENCE).ok();
@@ -129,6 +136,9 @@ impl Finder {
 
 impl Namer for Naming {
     fn name(&self, stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
+        if let Some(own) = &self.own {
+            return own.name(stacks, addresses);
+        }
         if self.finder.is_none() {
             return vec![Vec::new(); addresses.len()];
         }

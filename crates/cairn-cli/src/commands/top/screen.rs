@@ -1,4 +1,4 @@
-//! What is shown, as lines of styled text in so many columns: nothing here knows a terminal.
+//! Lays the screen out as lines of styled text; nothing here knows a terminal.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -7,11 +7,11 @@ use super::table::{By, Column, Row};
 use crate::commands::heap_text::{bytes, count, curve, duration, shortened, signed_bytes, stretched};
 use crate::output::printable;
 
-/// Narrower and lower terminals are told so.
+/// Smaller terminals get a message instead.
 pub(super) const LEAST_COLUMNS: usize = 40;
 pub(super) const LEAST_LINES: usize = 10;
 
-/// How a text looks.
+/// The style of a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Look {
     Plain,
@@ -25,9 +25,9 @@ pub(super) enum Look {
 
 /// A line: parts that look alike.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Line(pub(super) Vec<(String, Look)>);
+pub(super) struct ScreenLine(pub(super) Vec<(String, Look)>);
 
-impl Line {
+impl ScreenLine {
     fn of(text: impl Into<String>, look: Look) -> Self {
         let mut line = Self::default();
         line.add(text, look);
@@ -47,7 +47,7 @@ impl Line {
         self.0.iter().map(|(text, _)| text.as_str()).collect()
     }
 
-    /// Cuts it to so many columns.
+    /// Cuts the line to this many columns.
     fn fit(mut self, columns: usize) -> Self {
         let mut left = columns;
         for (text, _) in &mut self.0 {
@@ -66,39 +66,43 @@ impl Line {
     }
 }
 
-/// As much of the text as fits into so many columns.
+/// Returns as much of the text as fits into this many columns.
 fn cut(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
     }
     let mut left = columns.saturating_sub(1);
-    let mut kept = String::new();
+    let mut fitting = String::new();
     for character in text.chars() {
         let width = character.width().unwrap_or(0);
         if width > left {
             break;
         }
         left -= width;
-        kept.push(character);
+        fitting.push(character);
     }
     if columns > 0 {
-        kept.push('…');
+        fitting.push('…');
     }
-    kept
+    fitting
 }
 
 /// All lines of a screen of this size.
-pub(super) fn screen(app: &App, columns: usize, lines: usize) -> Vec<Line> {
+pub(super) fn screen(app: &App, columns: usize, lines: usize) -> Vec<ScreenLine> {
     if columns < LEAST_COLUMNS || lines < LEAST_LINES {
         let wanted = format!("cairn top needs {LEAST_COLUMNS} columns and {LEAST_LINES} lines");
         let words = [wanted.as_str(), "make the terminal larger, or press q"];
-        return words.iter().take(lines).map(|text| Line::of(*text, Look::Plain).fit(columns)).collect();
+        return words
+            .iter()
+            .take(lines)
+            .map(|text| ScreenLine::of(*text, Look::Plain).fit(columns))
+            .collect();
     }
     let mut all = head(app, columns);
     if let Some(values) = app.live_over_time() {
         let width = columns - 5;
         let text = curve(&stretched(&values, width), 1).pop().unwrap_or_default();
-        let mut line = Line::of("live ", Look::Dim);
+        let mut line = ScreenLine::of("live ", Look::Dim);
         line.add(text, Look::Plain);
         all.push(line.fit(columns));
     }
@@ -111,7 +115,7 @@ pub(super) fn screen(app: &App, columns: usize, lines: usize) -> Vec<Line> {
         table(app, columns, room)
     };
     all.extend(body.into_iter().take(room).map(|line| line.fit(columns)));
-    all.resize(lines - 1, Line::default());
+    all.resize(lines - 1, ScreenLine::default());
     all.push(foot(app, columns));
     all
 }
@@ -124,8 +128,8 @@ pub(super) fn plain(app: &App, columns: usize, rows: usize) -> Vec<String> {
     all.iter().map(|line| line.clone().fit(columns).text().trim_end().to_owned()).collect()
 }
 
-fn head(app: &App, columns: usize) -> Vec<Line> {
-    let mut first = Line::of(app.title(), Look::Strong);
+fn head(app: &App, columns: usize) -> Vec<ScreenLine> {
+    let mut first = ScreenLine::of(app.title(), Look::Strong);
     let state = app.state_text();
     let room = columns.saturating_sub(state.width() + 1);
     first = first.fill(room, Look::Plain);
@@ -133,7 +137,7 @@ fn head(app: &App, columns: usize) -> Vec<Line> {
     first.add(state, Look::Dim);
     let mut all = vec![first.fit(columns)];
     // Facts fill as many lines as they need.
-    let mut line = Line::default();
+    let mut line = ScreenLine::default();
     for (name, value) in app.facts(columns < 60) {
         let part = name.width() + 1 + value.width();
         if !line.0.is_empty() && line.width() + 3 + part > columns {
@@ -161,7 +165,7 @@ const NUMBERS: [(Column, &str, usize, usize); 6] = [
     (Column::Temporary, "TEMPORARY", 12, 120),
 ];
 
-fn table(app: &App, columns: usize, room: usize) -> Vec<Line> {
+fn table(app: &App, columns: usize, room: usize) -> Vec<ScreenLine> {
     let shown = NUMBERS.iter().filter(|(_, _, _, least)| columns >= *least);
     let taken: usize = shown.clone().map(|(_, _, width, _)| width + 1).sum();
     let name_columns = columns.saturating_sub(taken + 1);
@@ -172,12 +176,12 @@ fn table(app: &App, columns: usize, room: usize) -> Vec<Line> {
     }
     let sign = if app.wish.column == Column::Name { sign(app) } else { "" };
     heading.push_str(&format!(" {sign}{}", app.wish.by.title()));
-    let mut all = vec![Line::of(heading, Look::Reversed).fill(columns, Look::Reversed)];
+    let mut all = vec![ScreenLine::of(heading, Look::Reversed).fill(columns, Look::Reversed)];
     let rows = app.table.rows.iter().enumerate().skip(app.first_row).take(room.saturating_sub(1));
     for (place, row) in rows {
         let is_chosen = app.is_interactive && place == app.chosen_row;
         let plain = if is_chosen { Look::Reversed } else { Look::Plain };
-        let mut line = Line::default();
+        let mut line = ScreenLine::default();
         for (column, _, width, _) in shown.clone() {
             let (text, look) = cell(*column, row);
             line.add(format!("{text:>width$} "), if is_chosen { plain } else { look });
@@ -187,7 +191,7 @@ fn table(app: &App, columns: usize, room: usize) -> Vec<Line> {
         all.push(if is_chosen { line.fill(columns, plain) } else { line });
     }
     if app.table.rows.is_empty() {
-        all.push(Line::of(format!("  {}", app.why_empty()), Look::Dim));
+        all.push(ScreenLine::of(format!("  {}", app.why_empty()), Look::Dim));
     }
     all
 }
@@ -225,10 +229,10 @@ pub(super) fn rate(rate: f64) -> String {
     }
 }
 
-fn name(line: &mut Line, row: &Row, columns: usize, by: By, is_chosen: bool) {
+fn name(line: &mut ScreenLine, row: &Row, columns: usize, by: By, is_chosen: bool) {
     let (plain, dim) = if is_chosen { (Look::Reversed, Look::Reversed) } else { (Look::Plain, Look::Dim) };
     if by == By::Stack {
-        // Callers tell more than the file.
+        // Callers say more than the file.
         line.add(cut(&row.name, columns), plain);
         return;
     }
@@ -241,13 +245,13 @@ fn name(line: &mut Line, row: &Row, columns: usize, by: By, is_chosen: bool) {
     }
 }
 
-fn detail(app: &App, room: usize) -> Vec<Line> {
+fn detail(app: &App, room: usize) -> Vec<ScreenLine> {
     let Some(row) = app.table.rows.get(app.chosen_row) else {
-        return vec![Line::of(format!("  {}", app.why_empty()), Look::Dim)];
+        return vec![ScreenLine::of(format!("  {}", app.why_empty()), Look::Dim)];
     };
     let mut all = vec![
-        Line::of(row.name.clone(), Look::Strong),
-        Line::of(
+        ScreenLine::of(row.name.clone(), Look::Strong),
+        ScreenLine::of(
             format!(
                 "{} live, {} since zero, {} allocated in all, {} temporary",
                 bytes(row.live_bytes),
@@ -257,19 +261,21 @@ fn detail(app: &App, room: usize) -> Vec<Line> {
             ),
             Look::Plain,
         ),
-        Line::default(),
+        ScreenLine::default(),
     ];
     match &app.table.stack {
-        None => all.push(Line::of("It has no stack of its own.", Look::Dim)),
+        None => all.push(ScreenLine::of("It has no stack of its own.", Look::Dim)),
         Some((frames, others)) => {
             if *others > 0 {
                 let stacks = if *others == 1 { "stack" } else { "stacks" };
                 let text = format!("Of {} more {stacks}, this one holds the most:", count(*others as u64));
-                all.push(Line::of(text, Look::Dim));
+                all.push(ScreenLine::of(text, Look::Dim));
             }
             let least = room.saturating_sub(all.len()).max(1);
             let first = app.first_frame.min(frames.len().saturating_sub(least));
-            all.extend(frames.iter().skip(first).map(|frame| Line::of(format!("  {frame}"), Look::Plain)));
+            all.extend(
+                frames.iter().skip(first).map(|frame| ScreenLine::of(format!("  {frame}"), Look::Plain)),
+            );
         }
     }
     all
@@ -296,19 +302,19 @@ const KEYS: [(&str, &str); 17] = [
     ("temporary", "freed before their thread allocated another block"),
 ];
 
-fn help() -> Vec<Line> {
+fn help() -> Vec<ScreenLine> {
     KEYS.iter()
         .map(|(keys, what)| {
-            let mut line = Line::of(format!(" {keys:<23}"), Look::Strong);
+            let mut line = ScreenLine::of(format!(" {keys:<23}"), Look::Strong);
             line.add(*what, Look::Plain);
             line
         })
         .collect()
 }
 
-fn foot(app: &App, columns: usize) -> Line {
+fn foot(app: &App, columns: usize) -> ScreenLine {
     if let Some(Input { text, what }) = &app.input {
-        let mut line = Line::of(format!("{}: ", what.prompt()), Look::Strong);
+        let mut line = ScreenLine::of(format!("{}: ", what.prompt()), Look::Strong);
         // Of a long text the end is what is being written.
         let room = columns.saturating_sub(line.width() + 1);
         let mut written = text.as_str();
@@ -323,8 +329,8 @@ fn foot(app: &App, columns: usize) -> Line {
     }
     let keys = "q leave  Enter stack  Tab table  <> sort  / search  0 zero  p hold  ? keys";
     let line = match app.message() {
-        Some(message) => Line::of(message, Look::Strong),
-        None => Line::of(keys, Look::Dim),
+        Some(message) => ScreenLine::of(message, Look::Strong),
+        None => ScreenLine::of(keys, Look::Dim),
     };
     line.fit(columns)
 }

@@ -1,17 +1,19 @@
-//! The table: who holds memory, who makes it grow, at one moment and since another one.
+//! Makes the table: who holds memory and who makes it grow, at one moment and since another.
 
 use std::collections::HashMap;
 
 use cairn_analysis::heap::slices::{Entry, Slices};
 use cairn_analysis::heap::{
     About, Cost, Folding, Group, HeapProfile, LOST_STACK, Namer, Names, Position, Questions, Stacks, Sums,
+    stacks_with,
 };
+use cairn_analysis::source::HeapFilter;
 use cairn_web::shown;
 use clap::ValueEnum;
 
 use crate::commands::heap_text::name_and_place;
 
-/// What is put together in a row.
+/// The group that a row sums.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub(super) enum By {
     /// The function that asked for the memory
@@ -45,7 +47,7 @@ impl By {
     }
 }
 
-/// What rows are ordered by.
+/// A column that rows are ordered by.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub(super) enum Column {
     /// Bytes that live
@@ -93,7 +95,7 @@ pub(super) struct Row {
     stacks: Vec<(u32, Position)>,
 }
 
-/// What is compared with: live bytes and allocations at an earlier moment.
+/// Live bytes and allocations at an earlier moment, to compare with.
 pub(super) struct Counts {
     stacks: Vec<(u64, u64)>,
     lost: (u64, u64),
@@ -136,13 +138,15 @@ impl Counts {
     }
 }
 
-/// What the table is made of.
-pub(super) struct Source<'a> {
+/// The data of the table.
+pub(super) struct TableSource<'a> {
     pub(super) profile: &'a HeapProfile,
     pub(super) about: &'a About,
     pub(super) stacks: &'a Stacks,
     pub(super) namer: &'a dyn Namer,
     pub(super) folding: Folding,
+    /// Only stacks that match are counted.
+    pub(super) filters: &'a [HeapFilter],
     /// The update before.
     pub(super) before: &'a Counts,
     pub(super) zero: &'a Counts,
@@ -150,7 +154,7 @@ pub(super) struct Source<'a> {
     pub(super) seconds: f64,
 }
 
-/// What is wanted of it.
+/// The rows that the user asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub(super) by: By,
@@ -158,6 +162,8 @@ pub(super) struct Wish {
     pub(super) is_reversed: bool,
     /// Only rows with this in their names; in lower case.
     pub(super) search: String,
+    /// Only rows that hold at least this part of the live memory, from 0 to 1.
+    pub(super) least_share: f64,
     /// The row whose stack is wanted.
     pub(super) chosen: Option<String>,
 }
@@ -170,15 +176,32 @@ pub(super) struct Table {
     pub(super) stack: Option<(Vec<String>, usize)>,
 }
 
-/// So many rows of stacks tell who called.
+/// The stacks that match the filters; `None` without filters.
+fn stacks_of(filters: &[HeapFilter], names: &mut Names<'_>) -> Option<Vec<bool>> {
+    let (mut functions, mut modules) = (Vec::new(), Vec::new());
+    for filter in filters {
+        match filter {
+            HeapFilter::Function(pattern) => functions.push(pattern.clone()),
+            HeapFilter::Module(pattern) => modules.push(pattern.clone()),
+            // Refused when the command begins.
+            HeapFilter::Thread(_) | HeapFilter::Size(_) => {}
+        }
+    }
+    let is_any = !functions.is_empty() || !modules.is_empty();
+    is_any.then(|| stacks_with(names, &functions, &modules))
+}
+
+/// Rows of stacks that show callers.
 const WITH_CALLERS: usize = 100;
-/// And so many callers.
+/// Callers of each.
 const CALLERS: usize = 5;
 
-impl Source<'_> {
+impl TableSource<'_> {
     pub(super) fn table(&self, wish: &Wish) -> Table {
-        let names = Names::new(self.stacks, self.namer, self.folding);
-        let mut questions = Questions::new(self.profile, names);
+        let mut names = Names::new(self.stacks, self.namer, self.folding);
+        let counted = stacks_of(self.filters, &mut names);
+        let filtered = counted.map(|counted| self.profile.of_stacks(&counted));
+        let mut questions = Questions::new(filtered.as_ref().unwrap_or(self.profile), names);
         let mut rows = match wish.by {
             By::Thread => self.threads(),
             By::Function => self.rows(&questions, Group::Function),
@@ -191,6 +214,10 @@ impl Source<'_> {
                 row.name.to_lowercase().contains(&wish.search)
                     || row.place.to_lowercase().contains(&wish.search)
             });
+        }
+        if wish.least_share > 0.0 {
+            let least = questions.profile().totals.live_bytes as f64 * wish.least_share;
+            rows.retain(|row| row.live_bytes as f64 >= least);
         }
         sort(&mut rows, wish.column);
         if wish.is_reversed {
@@ -213,7 +240,7 @@ impl Source<'_> {
     }
 
     fn rows(&self, questions: &Questions<'_>, group: Group) -> Vec<Row> {
-        // What never allocated since the recording began has no row.
+        // Threads that never allocated since the recording began have no row.
         let entries = questions.top(group, Cost::Count);
         entries.into_iter().map(|entry| self.row(questions, group, entry)).collect()
     }
@@ -278,6 +305,10 @@ impl Source<'_> {
     }
 
     fn threads(&self) -> Vec<Row> {
+        // Which of a thread's memory a filter counts is not known.
+        if !self.filters.is_empty() {
+            return Vec::new();
+        }
         let threads = self.about.threads.iter().zip(&self.profile.threads);
         let threads = threads.filter(|(thread, sums)| thread.kernel_thread != 0 || sums.allocations > 0);
         threads

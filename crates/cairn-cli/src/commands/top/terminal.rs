@@ -10,12 +10,12 @@ use anstyle::{AnsiColor, Style};
 use crossterm::{cursor, execute, queue, style, terminal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::screen::{Line, Look};
+use super::screen::{Look, ScreenLine};
 
 /// The terminal, until it is dropped.
 pub(super) struct Terminal {
     out: Stdout,
-    shown: Vec<Line>,
+    shown: Vec<ScreenLine>,
     columns: usize,
     has_colors: bool,
 }
@@ -41,13 +41,13 @@ impl Terminal {
     /// Columns and lines.
     pub(super) fn size() -> (usize, usize) {
         let (columns, lines) = terminal::size().unwrap_or((80, 24));
-        // Where nobody knows, a terminal says 0.
+        // A terminal of unknown size says 0.
         let or = |value: u16, usual: usize| if value == 0 { usual } else { usize::from(value) };
         (or(columns, 80), or(lines, 24))
     }
 
     /// Writes the lines that are not there yet.
-    pub(super) fn show(&mut self, lines: Vec<Line>, columns: usize) -> io::Result<()> {
+    pub(super) fn show(&mut self, lines: Vec<ScreenLine>, columns: usize) -> io::Result<()> {
         if columns != self.columns || lines.len() != self.shown.len() {
             queue!(self.out, terminal::Clear(terminal::ClearType::All))?;
             (self.shown, self.columns) = (Vec::new(), columns);
@@ -109,7 +109,7 @@ fn restore() {
     let _ = terminal::disable_raw_mode();
 }
 
-/// What a panic says, of whichever thread, is to be read on the screen that stays.
+/// Prints the message of a panic of any thread on the screen that remains.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -121,7 +121,7 @@ fn restore_on_panic() {
     });
 }
 
-/// Signals that end the command, noted for the loop that looks at them.
+/// Notes signals that end the command, for the loop that checks them.
 pub(super) struct Signals(Arc<AtomicUsize>);
 
 impl Signals {

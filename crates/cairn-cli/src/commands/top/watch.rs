@@ -1,4 +1,4 @@
-//! The recording, read by a thread of its own: a large one takes its time, and the screen answers meanwhile.
+//! Reads the heap in a thread of its own: a large file takes time, and the screen answers meanwhile.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendErr
 use std::time::Duration;
 
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{About, HeapRead, LiveHeap, Scope, Stacks};
+use cairn_analysis::heap::{About, HeapRead, Stacks};
+use cairn_analysis::source::{FollowedHeap, HeapSource};
 
 use crate::commands::target::recording_of;
 
-/// What was found.
+/// A message of the thread.
 pub(super) enum News {
     Seen(Box<Seen>),
     /// The time of a recording that has ended, cut into moments.
@@ -31,14 +32,18 @@ pub(super) struct Seen {
     pub(super) behind_nanos: Option<u64>,
     /// The process runs another program by now.
     pub(super) is_replaced: bool,
-    /// What the program writes to, where it can be told something.
+    /// The file that the program writes to, as long as it takes requests there.
     pub(super) spool: Option<PathBuf>,
+    /// The kind of a file that cannot grow and is no recording.
+    pub(super) file_kind: Option<&'static str>,
+    /// Only blocks that were alive at one moment are known.
+    pub(super) is_image: bool,
 }
 
-/// What a recording that has ended is asked for.
+/// A request for the time of a heap that has ended.
 struct WantMoments;
 
-/// What was read so far of a large recording is shown so often, while it is read on.
+/// Interval between updates while a large recording is read.
 const SHOWN_EVERY: Duration = Duration::from_millis(250);
 /// How many moments there are.
 const MOMENTS: usize = 256;
@@ -51,8 +56,8 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Looks at the recording every `interval`.
-    pub(super) fn begin(heap: LiveHeap, interval: Duration) -> Self {
-        // Who is slow to take what was seen gets what is seen later.
+    pub(super) fn begin(heap: FollowedHeap, interval: Duration) -> Self {
+        // A slow receiver gets a later update.
         let (sender, news) = sync_channel(1);
         let (wanted, asked) = channel();
         std::thread::spawn(move || watch(heap, interval, &sender, &asked));
@@ -61,12 +66,12 @@ impl Watch {
 
     /// Asks for [`News::Moments`], which come when the recording has ended.
     pub(super) fn want_moments(&self) {
-        // Who does not listen any more has said why.
+        // A thread that has ended has sent the reason.
         let _ = self.wanted.send(WantMoments);
     }
 }
 
-fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked: &Receiver<WantMoments>) {
+fn watch(mut heap: FollowedHeap, interval: Duration, news: &SyncSender<News>, asked: &Receiver<WantMoments>) {
     loop {
         let mut is_behind = false;
         let said = match heap.catch_up(SHOWN_EVERY) {
@@ -78,8 +83,7 @@ fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked:
             Err(error) => News::Failed(error.to_string()),
         };
         let has_failed = matches!(said, News::Failed(_));
-        // What is not up to date waits for nobody: who is slow to take it gets what is read a
-        // moment later.
+        // An update that is not the latest does not wait for a slow receiver, which gets the next one.
         let is_gone = if is_behind {
             matches!(news.try_send(said), Err(TrySendError::Disconnected(_)))
         } else {
@@ -97,9 +101,9 @@ fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked:
         }
     }
     while asked.recv().is_ok() {
-        let Some(ended) = heap.ended() else { return };
-        let said = match ended.read_sliced(Scope::default(), MOMENTS) {
-            Ok((_, slices)) => News::Moments(Box::new(slices)),
+        let said = match heap.read_slices(MOMENTS) {
+            Ok(Some(slices)) => News::Moments(Box::new(slices)),
+            Ok(None) => continue,
             Err(error) => News::Failed(error.to_string()),
         };
         if news.send(said).is_err() {
@@ -108,7 +112,7 @@ fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked:
     }
 }
 
-fn seen(heap: &LiveHeap) -> Seen {
+fn seen(heap: &FollowedHeap) -> Seen {
     Seen {
         read: heap.snapshot(),
         stacks: heap.stacks(),
@@ -117,9 +121,12 @@ fn seen(heap: &LiveHeap) -> Seen {
         is_behind: false,
         behind_nanos: None,
         is_replaced: heap.spool().is_some_and(|spool| {
-            recording_of(heap.recording().header().process).is_ok_and(|other| is_other(spool, &other))
+            let process = heap.recording().map_or(0, |recording| recording.header().process);
+            recording_of(process).is_ok_and(|other| is_other(spool, &other))
         }),
         spool: heap.spool().map(PathBuf::from),
+        file_kind: heap.complete().map(HeapSource::kind_name),
+        is_image: heap.complete().is_some_and(HeapSource::is_image),
     }
 }
 

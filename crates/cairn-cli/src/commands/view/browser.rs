@@ -35,7 +35,7 @@ pub(super) fn open(url: &str) -> io::Result<Opened> {
         command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match command.spawn() {
             Ok(mut browser) => {
-                // Somebody has to take note of its end.
+                // Waits for it, so that it does not stay as a zombie.
                 std::thread::Builder::new().spawn(move || drop(browser.wait()))?;
                 return Ok(opened);
             }
@@ -49,7 +49,7 @@ fn lead_to(url: &str) -> io::Result<Opened> {
     let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
     let base = base.unwrap_or_else(std::env::temp_dir);
     let name = format!("cairn-view-{}", std::process::id());
-    // Fails when it is there: then it is somebody else's.
+    // Fails when it exists: then it belongs to another process.
     let made = Directory::open(&base)?.make(name.as_ref())?;
     let opened = Opened { directory: base.join(name) };
     let mut file = made.create_new("view.html".as_ref())?;

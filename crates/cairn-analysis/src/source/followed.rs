@@ -1,0 +1,163 @@
+//! A heap that may still grow: a recording as its program writes it, or a file that is complete.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_recording::Recording;
+
+use super::{HeapSource, ReadDetail, SourceError, SourceNames, SourceOptions};
+use crate::file_kind::FileKind;
+use crate::heap::slices::Slices;
+use crate::heap::{About, HeapRead, LiveHeap, Scope, Stacks, Update};
+
+/// A heap that may still grow. [`catch_up`](Self::catch_up) reads what is new; a file that cannot grow has ended at once.
+#[derive(Debug)]
+pub struct FollowedHeap {
+    state: FollowedState,
+    options: SourceOptions,
+}
+
+#[derive(Debug)]
+enum FollowedState {
+    Recording(Box<LiveHeap>, std::path::PathBuf),
+    Complete(Box<Complete>),
+}
+
+#[derive(Debug)]
+struct Complete {
+    source: HeapSource,
+    read: HeapRead,
+    stacks: Arc<Stacks>,
+    is_fresh: bool,
+}
+
+impl FollowedHeap {
+    /// Opens a heap of any kind.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeapSource::open`].
+    pub fn open(path: &Path, options: &SourceOptions) -> Result<Self, SourceError> {
+        let kind = FileKind::of_file(path).map_err(|error| SourceError::open(path, options, error))?;
+        let state = if kind == FileKind::Recording {
+            let live = LiveHeap::open(path).map_err(|error| SourceError::recording(path, options, error))?;
+            FollowedState::Recording(Box::new(live), path.to_owned())
+        } else {
+            let source = HeapSource::open(path, options)?;
+            let read = source.read(Scope::default(), ReadDetail::Whole)?;
+            let stacks = Arc::new(source.stacks().clone());
+            FollowedState::Complete(Box::new(Complete { source, read, stacks, is_fresh: true }))
+        };
+        Ok(Self { state, options: options.clone() })
+    }
+
+    /// Reads what is new, until nothing is or this time has passed.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn catch_up(&mut self, most: Duration) -> Result<Update, SourceError> {
+        match &mut self.state {
+            FollowedState::Recording(live, path) => {
+                live.catch_up(most).map_err(|error| SourceError::recording(path, &self.options, error))
+            }
+            FollowedState::Complete(complete) => Ok(Update {
+                is_new: std::mem::take(&mut complete.is_fresh),
+                is_behind: false,
+                has_ended: true,
+                behind_nanos: None,
+            }),
+        }
+    }
+
+    /// The sums of what was read so far.
+    #[must_use]
+    pub fn snapshot(&self) -> HeapRead {
+        match &self.state {
+            FollowedState::Recording(live, _) => live.snapshot(),
+            FollowedState::Complete(complete) => complete.read.clone(),
+        }
+    }
+
+    /// The stacks that the sums are of.
+    #[must_use]
+    pub fn stacks(&self) -> Arc<Stacks> {
+        match &self.state {
+            FollowedState::Recording(live, _) => live.stacks(),
+            FollowedState::Complete(complete) => Arc::clone(&complete.stacks),
+        }
+    }
+
+    /// What is known of the program beside its sums.
+    #[must_use]
+    pub fn about(&self) -> About {
+        match &self.state {
+            FollowedState::Recording(live, _) => live.about(),
+            FollowedState::Complete(complete) => complete.source.about(),
+        }
+    }
+
+    /// True once nothing follows.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        match &self.state {
+            FollowedState::Recording(live, _) => live.has_ended(),
+            FollowedState::Complete(_) => true,
+        }
+    }
+
+    /// The file that the program writes to, as long as it takes requests there.
+    #[must_use]
+    pub fn spool(&self) -> Option<&Path> {
+        match &self.state {
+            FollowedState::Recording(live, _) => live.spool(),
+            FollowedState::Complete(_) => None,
+        }
+    }
+
+    /// The recording, if it is one.
+    #[must_use]
+    pub fn recording(&self) -> Option<&Recording> {
+        match &self.state {
+            FollowedState::Recording(live, _) => Some(live.recording()),
+            FollowedState::Complete(_) => None,
+        }
+    }
+
+    /// The source, if the file was complete when it was opened.
+    #[must_use]
+    pub fn complete(&self) -> Option<&HeapSource> {
+        match &self.state {
+            FollowedState::Recording(..) => None,
+            FollowedState::Complete(complete) => Some(&complete.source),
+        }
+    }
+
+    /// Names of a file that was complete when it was opened; `None` of a recording.
+    #[must_use]
+    pub fn own_names(&self) -> Option<SourceNames> {
+        self.complete().map(HeapSource::symbols)
+    }
+
+    /// What happened in each slice of the time, once the heap has ended; `None` before, and of a file without times.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn read_slices(&self, most_slices: usize) -> Result<Option<Slices>, SourceError> {
+        match &self.state {
+            FollowedState::Recording(live, path) => match live.ended() {
+                Some(ended) => match ended.read_sliced(Scope::default(), most_slices) {
+                    Ok((_, slices)) => Ok(Some(slices)),
+                    Err(error) => Err(SourceError::recording(path, &self.options, error)),
+                },
+                None => Ok(None),
+            },
+            FollowedState::Complete(complete) => {
+                let (_, slices) = complete.source.read_sliced(Scope::default(), most_slices)?;
+                Ok(Some(slices).filter(|slices| slices.count > 0))
+            }
+        }
+    }
+}
