@@ -1,4 +1,5 @@
-//! Files of other tools as a heap that can be asked questions: recognised by their bytes, names and all.
+//! Files of other tools as a heap that can be asked questions: recognised by their bytes, names and
+//! all.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -47,7 +48,8 @@ pub use cairn_analysis::source::Times;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Kind {
-    /// A recording of cairn's own: for [`HeapRecording`](cairn_analysis::heap::HeapRecording), not for this module.
+    /// A recording of cairn's own: for [`HeapRecording`](cairn_analysis::heap::HeapRecording), not
+    /// for this module.
     Cairn,
     /// heaptrack's data file.
     Heaptrack,
@@ -98,8 +100,9 @@ impl Kind {
 
 /// A heap from a file of another tool.
 ///
-/// Opening reads names and stacks; [`read`](Self::read) adds up what a scope asks for, as often as wanted. It is its own [`Namer`]: what the file
-/// says of its places is all that is known, save of a recording of call-stack-tracker, whose names are looked up when it is opened.
+/// Opening reads names and stacks; [`read`](Self::read) adds up what a scope asks for, as often as
+/// wanted. It is its own [`Namer`]: what the file says of its places is all that is known, save of
+/// a recording of call-stack-tracker, whose names are looked up when it is opened.
 #[derive(Debug)]
 pub struct Imported {
     kind: Kind,
@@ -161,8 +164,9 @@ impl Source {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct ImportedSums {
-    /// The sums, by the [stacks](Imported::stacks). Files of sums have no threads, sizes, lifetimes and times; heaptrack's no threads, and as lifetimes
-    /// those of equal blocks of which the latest is freed first. Files without frees have allocations alone.
+    /// The sums, by the [stacks](Imported::stacks). Files of sums have no threads, sizes, lifetimes
+    /// and times; heaptrack's no threads, and as lifetimes those of equal blocks of which the
+    /// latest is freed first. Files without frees have allocations alone.
     pub sums: HeapProfile,
     /// Frees of blocks that were not there.
     pub unmatched_frees: u64,
@@ -175,7 +179,8 @@ impl Imported {
     ///
     /// # Errors
     ///
-    /// [`ExchangeError::Unknown`] for what is of no format that is read here; else what is wrong with the file, and where.
+    /// [`ExchangeError::Unknown`] for what is of no format that is read here; else what is wrong
+    /// with the file, and where.
     pub fn open(path: &Path) -> Result<Self, ExchangeError> {
         Self::open_with(path, &ImportOptions::default(), None)
     }
@@ -189,7 +194,8 @@ impl Imported {
         Self::new(Source::Bytes(bytes), &ImportOptions::default(), None)
     }
 
-    /// As [`open`](Self::open), and finds names for a file that has none of its own: a recording of call-stack-tracker.
+    /// As [`open`](Self::open), and finds names for a file that has none of its own: a recording of
+    /// call-stack-tracker.
     ///
     /// # Errors
     ///
@@ -260,7 +266,8 @@ impl Imported {
         }
     }
 
-    /// As [`read`](Self::read), with what happened in each [slice](cairn_analysis::heap::slices) of the time, where the file has times.
+    /// As [`read`](Self::read), with what happened in each [slice](cairn_analysis::heap::slices) of
+    /// the time, where the file has times.
     ///
     /// # Errors
     ///
@@ -277,11 +284,13 @@ impl Imported {
         Ok((read, slices.unwrap_or_default()))
     }
 
-    /// Adds up what the scope asks for. Where a file has no [threads](Self::threads), all is of number 0.
+    /// Adds up what the scope asks for. Where a file has no [threads](Self::threads), all is of
+    /// number 0.
     ///
     /// # Errors
     ///
-    /// When the file is damaged, with the place; or when it does not record what the scope asks for.
+    /// When the file is damaged, with the place; or when it does not record what the scope asks
+    /// for.
     pub fn read(&self, scope: &Scope) -> Result<ImportedSums, ExchangeError> {
         self.read_events(scope, None).map(|(read, _)| read)
     }
@@ -528,8 +537,8 @@ pub fn live_blocks(source: &HeapSource, scope: &Scope) -> Vec<LiveBlock> {
     }
 }
 
-/// Where the events of a heap are read, for formats that hold them; `None` if its file does not record all of time. `live` are
-/// its [`live_blocks`].
+/// Where the events of a heap are read, for formats that hold them; `None` if its file does not
+/// record all of time. `live` are its [`live_blocks`].
 #[must_use]
 pub fn event_source<'a>(source: &'a HeapSource, live: &'a [LiveBlock]) -> Option<EventSource<'a>> {
     match source.heap() {
@@ -551,7 +560,8 @@ impl ImportedSums {
     }
 }
 
-/// True when a profile has a column from which the cost is read. A profile of one moment has no other peak than that.
+/// True when a profile has a column from which the cost is read. A profile of one moment has no
+/// other peak than that.
 fn has_column_of(profile: &Profile, cost: Cost) -> bool {
     let names: &[&str] = match cost {
         Cost::Peak => &["peak_space", "inuse_space", "space", "inuse_bytes", "alloc_space"],
@@ -584,7 +594,8 @@ impl Namer for Imported {
     }
 }
 
-/// Stack `n` of the profile is stack `n + 1`, behind the one without frames; a location is an address.
+/// Stack `n` of the profile is stack `n + 1`, behind the one without frames; a location is an
+/// address.
 fn stacks_of(profile: &Profile) -> Stacks {
     let mut stacks = Stacks::new();
     for module in &profile.modules {
@@ -612,7 +623,8 @@ fn stacks_of(profile: &Profile) -> Stacks {
     stacks
 }
 
-/// The sums of a heap profile of any maker: those of Go, jemalloc and gperftools have no peak, and then the moment that they are of is it.
+/// The sums of a heap profile of any maker: those of Go, jemalloc and gperftools have no peak, and
+/// then the moment that they are of is it.
 fn sums_of(profile: &Profile, scope: &Scope) -> Result<HeapProfile, ExchangeError> {
     let column = |names: &[&str]| names.iter().find_map(|name| profile.column(name));
     let live_bytes = column(&["inuse_space", "space", "inuse_bytes"]);

@@ -1,8 +1,9 @@
 //! Content, script and style as one file.
 //!
-//! The script is a handful of modules that lie beside each other in `page/`; here they become one, in the order of
-//! [`MODULES`], without their `import` lines and the word `export`. That is all the bundling there is: names of a module are
-//! names of all, and a test sees to it that no two modules declare the same one.
+//! The script is a handful of modules that lie beside each other in `page/`; here they become one,
+//! in the order of [`MODULES`], without their `import` lines and the word `export`. That is all the
+//! bundling there is: names of a module are names of all, and a test sees to it that no two modules
+//! declare the same one.
 
 use std::fmt::Write;
 use std::io::Write as _;

@@ -1,4 +1,5 @@
-//! The tree and the slices of a page against what the questions of `cairn-analysis` answer to the same recordings.
+//! The tree and the slices of a page against what the questions of `cairn-analysis` answer to the
+//! same recordings.
 
 #[path = "../tests/support/programs.rs"]
 mod programs;
@@ -288,7 +289,8 @@ fn a_damaged_recording_gives_a_page_all_the_same() {
     for round in 0..40 {
         let mut bytes = made.bytes.clone();
         for _ in 0..1 + round * 2 {
-            // Behind the header, and not in the room that is left in blocks; half of the changes make a word very large.
+            // Behind the header, and not in the room that is left in blocks; half of the changes
+            // make a word very large.
             let mut place = 0;
             while place == 0 || bytes[place] == 0 {
                 place = 64 + random.below(bytes.len() as u64 - 72) as usize;

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use crate::output::max_unpacked_bytes;
 
-/// Most bytes that are taken from a pipe; 16 GiB, because recordings and cores of that size are read from files in practice,
-/// and a pipe without an end must not fill the disk. `--max-unpacked` sets another limit.
+/// Most bytes that are taken from a pipe; 16 GiB, because recordings and cores of that size are
+/// read from files in practice, and a pipe without an end must not fill the disk. `--max-unpacked`
+/// sets another limit.
 const MOST_PIPED_BYTES: u64 = 16 << 30;
 
-/// A file to read. What comes from a pipe is in an unnamed file for as long as this lives, because most formats are read more
-/// than once.
+/// A file to read. What comes from a pipe is in an unnamed file for as long as this lives, because
+/// most formats are read more than once.
 #[derive(Debug)]
 pub(crate) struct InputFile {
     path: PathBuf,
@@ -32,7 +33,8 @@ impl InputFile {
             let name = "standard input".to_owned();
             return Self::copy(stdin.lock(), &name).map(|copy| Self::of_copy(copy, name));
         }
-        // A pipe, as the shell's <(command) is one. Directories and missing files are for the reader to refuse.
+        // A pipe, as the shell's <(command) is one. Directories and missing files are for the
+        // reader to refuse.
         let is_pipe = given.metadata().is_ok_and(|facts| !facts.is_file() && !facts.is_dir());
         if is_pipe {
             let name = given.display().to_string();

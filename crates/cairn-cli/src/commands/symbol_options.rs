@@ -14,15 +14,18 @@ use crate::output::{complain, max_unpacked_bytes, printable};
 #[derive(Args)]
 #[command(next_help_heading = "Where symbols are searched for")]
 pub(crate) struct SymbolOptions {
-    /// Directory with programs, debug files or PDB files, by their names or their recorded paths. May be repeated
+    /// Directory with programs, debug files or PDB files, by their names or their recorded paths.
+    /// May be repeated
     #[arg(long, value_name = "DIR")]
     symbols: Vec<PathBuf>,
 
-    /// Directory with debug files, as /usr/lib/debug is one: `.build-id/xx/yyy.debug`. May be repeated
+    /// Directory with debug files, as /usr/lib/debug is one: `.build-id/xx/yyy.debug`. May be
+    /// repeated
     #[arg(long, value_name = "DIR")]
     debug_dir: Vec<PathBuf>,
 
-    /// Directory that holds the root of the recorded machine; recorded paths are looked up below it, and nowhere else
+    /// Directory that holds the root of the recorded machine; recorded paths are looked up below
+    /// it, and nowhere else
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
 
@@ -39,8 +42,8 @@ pub(crate) struct SymbolOptions {
     #[arg(long)]
     no_symbols: bool,
 
-    /// Ask the servers in DEBUGINFOD_URLS for files that are not here, if this cairn was built with the feature debuginfod;
-    /// this is the default
+    /// Ask the servers in DEBUGINFOD_URLS for files that are not here, if this cairn was built with
+    /// the feature debuginfod; this is the default
     #[arg(long, overrides_with = "no_debuginfod")]
     debuginfod: bool,
 
@@ -125,7 +128,8 @@ impl SymbolOptions {
     }
 }
 
-/// Says for each module once why its frames have no names, and which files were not used or are of another build.
+/// Says for each module once why its frames have no names, and which files were not used or are of
+/// another build.
 pub(crate) fn complain_about_modules(names: &Names) {
     for (key, report) in names.reports() {
         let module = file_name_of(&key.path);
@@ -156,7 +160,8 @@ pub(crate) fn complain_about_modules(names: &Names) {
     }
 }
 
-/// Returns advice on missing names: most functions of these modules have none, because their debug files are not here.
+/// Returns advice on missing names: most functions of these modules have none, because their debug
+/// files are not here.
 pub(crate) fn advice_on_names(names: &heap::Names<'_>) -> Option<String> {
     /// Modules that the advice names; 3, because the line has to stay short.
     const MOST_NAMED: usize = 3;

@@ -1,7 +1,8 @@
 //! The text of a source file, when it lies under a directory that was named for that.
 //!
-//! The names of files come from a recording, which may be a stranger's. So nothing is read but below the roots that the user
-//! gave, after every symbolic link was followed; and nothing but regular files of a bounded size, as text. Without roots there is no source.
+//! The names of files come from a recording, which may be a stranger's. So nothing is read but
+//! below the roots that the user gave, after every symbolic link was followed; and nothing but
+//! regular files of a bounded size, as text. Without roots there is no source.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -50,8 +51,8 @@ impl SourceRoot {
         if name.is_absolute() {
             places.push(name.to_owned());
         }
-        // As it was called where it was built, and with fewer and fewer of the outer directories; a name alone is too little
-        // where more is known.
+        // As it was called where it was built, and with fewer and fewer of the outer directories; a
+        // name alone is too little where more is known.
         let parts: Vec<Component<'_>> =
             name.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         let least = parts.len().min(2);
@@ -92,7 +93,8 @@ pub(crate) fn read(roots: &[SourceRoot], name: &str) -> Result<SourceText, NoSou
     if name.is_empty() || name.len() > MOST_NAME_BYTES || name.contains('\0') {
         return Err(NoSource::NotFound);
     }
-    // Nothing that climbs: a compiler that writes `..` means a place that is below a root by another name as well.
+    // Nothing that climbs: a compiler that writes `..` means a place that is below a root by
+    // another name as well.
     let name: PathBuf = Path::new(name).components().fold(PathBuf::new(), |mut path, part| {
         match part {
             Component::ParentDir => drop(path.pop()),
