@@ -184,7 +184,7 @@ fn json_has_exact_numbers_and_the_fields_that_are_promised() {
 }
 
 #[test]
-fn a_part_of_the_time_and_filters_count_what_they_say() {
+fn times_and_filters_count_the_chosen_part() {
     let directory = Directory::new("parts");
     let path = directory.write("app.cairn", &recorded(50));
     let leaked = |arguments: &[&str]| {
@@ -210,7 +210,7 @@ fn a_part_of_the_time_and_filters_count_what_they_say() {
 }
 
 #[test]
-fn what_grew_is_told_and_can_fail_a_check() {
+fn diff_shows_growth_and_can_fail_a_check() {
     let directory = Directory::new("diff");
     let old = directory.write("old.cairn", &recorded(50));
     let new = directory.write("new.cairn", &recorded(80));
@@ -259,7 +259,7 @@ fn a_flame_graph_is_one_well_formed_file() {
 }
 
 #[test]
-fn a_page_is_one_file_that_names_nothing_outside_of_it_and_spares_the_recording() {
+fn page_is_one_file_and_never_replaces_the_recording() {
     let directory = Directory::new("page");
     let path = directory.write("app.cairn", &recorded(50));
     let page = path.with_file_name("app.html");
@@ -301,7 +301,7 @@ fn a_page_is_one_file_that_names_nothing_outside_of_it_and_spares_the_recording(
 }
 
 #[test]
-fn what_is_no_recording_is_told_with_its_name() {
+fn report_names_a_file_that_is_no_recording() {
     let directory = Directory::new("bad");
     for (name, bytes) in [
         ("empty", &b""[..]),
@@ -367,7 +367,7 @@ fn answer(arguments: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>) {
 
 /// Whether sums that are kept in the recording, or its events, are the source of an answer is not to be told from it.
 #[test]
-fn every_answer_is_the_same_to_the_byte_with_sums_in_the_recording_and_without() {
+fn answers_are_equal_with_and_without_a_summary() {
     let directory = Directory::new("kept");
     let spool = directory.write("app.spool", &recorded(500));
     let (path, other) = (directory.0.join("app.cairn"), directory.write("other.cairn", &recorded(40)));
@@ -439,7 +439,7 @@ fn every_answer_is_the_same_to_the_byte_with_sums_in_the_recording_and_without()
 
 /// Events that cannot be read are missing in every sum, so the answer says so.
 #[test]
-fn damaged_events_are_told_and_make_the_answer_incomplete() {
+fn damaged_events_make_the_answer_incomplete() {
     let directory = Directory::new("spoiled");
     let spool = directory.write("app.spool", &recorded(500));
     cairn().args(["pack", text(&spool)]).assert().success();

@@ -77,7 +77,7 @@ fn files_of_other_tools_are_compared_and_written_on() {
 }
 
 #[test]
-fn a_damaged_file_says_where() {
+fn import_error_names_the_place_of_damage() {
     let directory = std::env::temp_dir().join(format!("cairn-import-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let bad = directory.join("bad.txt");

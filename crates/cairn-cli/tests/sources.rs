@@ -322,6 +322,7 @@ fn wrong_files_are_recognised_by_every_command() {
         (directory.write("notes.txt", b"Monday\n"), "a text file; did you mean `cairn decode`"),
         (directory.write("run.sh", b"#!/bin/sh\ntrue\n"), "a script; did you mean `cairn heap`"),
         (directory.file("nowhere"), "No such file or directory"),
+        ("/dev/zero".to_owned(), "no regular file"),
     ];
     for (file, why) in &cases {
         let commands: [&[&str]; 6] = [

@@ -250,7 +250,7 @@ fn a_program_is_watched_in_a_terminal() {
 }
 
 #[test]
-fn the_end_of_the_program_is_told_and_its_moments_can_be_seen() {
+fn top_shows_the_end_of_the_program_and_its_moments() {
     let directory = scratch("top-end");
     let program = compile(&directory, "live.c", "program", &[]);
     let mut recorded = Recorded::start(&directory, &program, &["2", "1000"]);
@@ -353,7 +353,7 @@ fn without_a_terminal_there_are_tables() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_told() {
+fn top_names_a_target_that_it_cannot_follow() {
     let directory = scratch("top-errors");
     fs::write(directory.join("other"), "no recording").unwrap();
     let own = std::process::id().to_string();

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_take_seven_bits_a_byte_and_stop_at_what_a_browser_knows() {
+    fn numbers_take_seven_bits_a_byte_up_to_the_browser_limit() {
         let cases: [(u64, &[u8]); 5] = [
             (0, &[0]),
             (127, &[127]),

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn markup_stays_as_it_is_and_what_disturbs_is_spelt_out() {
+    fn shown_keeps_markup_and_spells_control_characters() {
         let cases = [
             ("<img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)>"),
             ("שלום", "שלום"),

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_both_are_in_one_tree_with_what_each_has() {
+    fn diff_tree_holds_the_calls_and_sums_of_both() {
         let before: &[(&[&str], u64)] = &[(&["run", "load"], 100), (&["run", "gone"], 50), (&["run"], 7)];
         // In another order, and so at other addresses.
         let after: &[(&[&str], u64)] =
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_in_both_is_put_together_and_missing_in_no_sum() {
+    fn small_calls_are_merged_and_stay_in_every_sum() {
         let names: Vec<&'static str> = ["a", "b", "c", "d", "e", "f", "g", "h"].to_vec();
         let paths: Vec<Vec<&'static str>> = names.iter().map(|&name| vec!["run", name, "inner"]).collect();
         let of = |factor: u64| -> Vec<(&[&'static str], u64)> {

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_a_script_is_one_line_that_ends_before_the_buttons() {
+    fn flame_heading_is_one_line_before_the_buttons() {
         let title = format!("sh -c 'set -e\n\tfor i in 1 2\r\ndo\n{}'", "work; ".repeat(100));
         let line = one_line(&title);
         assert!(line.starts_with("sh -c 'set -e for i in 1 2 do work; work;"), "{line}");
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cut_to_what_fits() {
+    fn flame_names_are_cut_to_their_room() {
         assert_eq!(cut("function", 2), "");
         assert_eq!(cut("function", 5), "func…");
         assert_eq!(cut("fünction", 8), "fünction");

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_names_survive_what_is_no_name() {
+    fn plain_names_survive_malformed_names() {
         let cases = [
             ("bool operator< <int>(A<int> const&, A<int> const&)", "operator<"),
             ("Foo::operator()(int) const", "Foo::operator()"),

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_in_has_our_host_no_other_origin_and_the_token() {
+    fn door_requires_host_origin_and_token() {
         let ours = ("host", "127.0.0.1:4711");
         let token = ("x-cairn-token", "t0ken");
         type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], Result<&'a str, Refusal>);

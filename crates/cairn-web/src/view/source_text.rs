@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_text_below_the_roots_is_shown_whatever_the_name_says() {
+    fn source_text_is_shown_below_the_roots_only() {
         let directory = Directory::new("traversal");
         let at = |name: &str| directory.0.join(name);
         fs::write(at("project/src/load.c"), "int main(void) {}\n").unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_names_are_looked_up_where_they_were_said_to_be() {
+    fn recorded_names_are_searched_in_their_mapped_roots() {
         let directory = Directory::new("mapping");
         fs::write(directory.0.join("project/src/load.c"), "é\n").unwrap();
         fs::write(directory.0.join("project/src/latin.c"), b"\xe9\n").unwrap();

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percent_signs_stand_for_bytes_and_what_stands_for_none_is_refused() {
+    fn percent_encoding_is_decoded_or_refused() {
         let cases: &[(&str, Option<&[&str]>)] = &[
             ("/", Some(&[""])),
             ("/api/1", Some(&["api", "1"])),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_recordings_are_read_and_nonsense_is_told() {
+    fn request_parts_are_parsed_and_invalid_ones_refused() {
         let part = |text: &str| Query::parse(text).and_then(|query| query.part(""));
         assert_eq!(part("").unwrap(), Part::default());
         assert_eq!(part("thread=&size=&below=").unwrap(), Part::default());
