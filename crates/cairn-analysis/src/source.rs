@@ -63,7 +63,7 @@ pub use followed::FollowedHeap;
 #[cfg(target_os = "linux")]
 pub use image::{ImageHeap, names_of_image};
 
-/// What the events of a file tell of time.
+/// How much the events of a file record of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Times {
     /// When each block was allocated and freed.
@@ -129,7 +129,7 @@ pub trait ImportedHeap: Namer + Any + fmt::Debug + Send + Sync {
     /// Returns the stacks that sums are of.
     fn stacks(&self) -> &Stacks;
 
-    /// Returns what its events tell of time.
+    /// Returns how much its events record of time.
     fn times(&self) -> Times;
 
     /// Returns the cost that people ask for first.
@@ -143,7 +143,7 @@ pub trait ImportedHeap: Namer + Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns what files of this format do not tell: a sentence each.
+    /// Returns what files of this format do not record: a sentence each.
     fn notes(&self) -> &[String];
 
     /// Returns what is wrong with the file: a sentence each.
@@ -452,7 +452,7 @@ impl HeapSource {
         }
     }
 
-    /// What its events tell of time.
+    /// How much its events record of time.
     #[must_use]
     pub fn times(&self) -> Times {
         match &self.heap {

@@ -172,7 +172,7 @@ fn json_has_exact_numbers_and_the_fields_that_are_promised() {
         .collect();
     assert_eq!(frames, ["make_header", "receive_packet", "serve_client", "run"]);
     let leaks = json(&["report", text(&path), "--cost", "leaked"]);
-    let told: Vec<(&str, u64)> = leaks["top"]
+    let answer: Vec<(&str, u64)> = leaks["top"]
         .as_array()
         .expect("a list")
         .iter()
@@ -180,7 +180,7 @@ fn json_has_exact_numbers_and_the_fields_that_are_promised() {
             (entry["function"].as_str().expect("a name"), entry["bytes"].as_u64().expect("a number"))
         })
         .collect();
-    assert_eq!(told, [("make_header", 6000), ("open_session", 2400)]);
+    assert_eq!(answer, [("make_header", 6000), ("open_session", 2400)]);
 }
 
 #[test]
@@ -280,9 +280,9 @@ fn page_is_one_file_and_never_replaces_the_recording() {
             }
             run.arg(&path).args(&command[1..]).arg(&page).args(more).output().expect("it runs")
         };
-        let told = run(&[]);
-        let words = String::from_utf8_lossy(&told.stderr).into_owned();
-        assert!(told.status.code() == Some(1) && words.contains("--force"), "{words}");
+        let answer = run(&[]);
+        let words = String::from_utf8_lossy(&answer.stderr).into_owned();
+        assert!(answer.status.code() == Some(1) && words.contains("--force"), "{words}");
         assert_eq!(std::fs::read(&page).expect("it is there"), b"precious");
         assert!(run(&["--force"]).status.success());
         assert!(std::fs::read(&page).expect("it is there").len() > 1000);
@@ -290,10 +290,10 @@ fn page_is_one_file_and_never_replaces_the_recording() {
         assert_eq!(beside, 2, "no half-written file is left");
     }
 
-    let told =
+    let answer =
         cairn().arg("report").arg(&path).arg("--html").arg(&path).arg("--force").output().expect("it runs");
-    assert!(!told.status.success());
-    let words = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(!answer.status.success());
+    let words = String::from_utf8_lossy(&answer.stderr).into_owned();
     assert!(words.contains("app.cairn: this is the file that is read"), "{words}");
     assert_eq!(std::fs::read(&path).expect("it is there"), recorded(50));
 
@@ -365,7 +365,7 @@ fn answer(arguments: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>) {
     (output.status.code(), output.stdout, output.stderr)
 }
 
-/// Whether sums that are kept in the recording, or its events, are the source of an answer is not to be told from it.
+/// An answer does not show whether a summary in the recording or its events are its source.
 #[test]
 fn answers_are_equal_with_and_without_a_summary() {
     let directory = Directory::new("kept");
@@ -426,7 +426,7 @@ fn answers_are_equal_with_and_without_a_summary() {
         .stderr_eq("[..]app.cairn: the sums are there already\n");
     cairn().args(["pack", "--in-place", text(&spool)]).assert().code(1);
 
-    // Damaged, they are told of, and the events answer.
+    // A damaged summary is reported, and the events answer.
     let mut bytes = std::fs::read(path).expect("it is there");
     let sums = bytes.windows(4).position(|window| window == b"SUMS").expect("they are kept");
     bytes[sums + 40] ^= 1;

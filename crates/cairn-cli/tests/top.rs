@@ -357,7 +357,7 @@ fn top_names_a_target_that_it_cannot_follow() {
     let directory = scratch("top-errors");
     fs::write(directory.join("other"), "no recording").unwrap();
     let own = std::process::id().to_string();
-    for (target, status, told) in [
+    for (target, status, expected) in [
         ("1073741824", 1, "there is no process 1073741824"),
         (own.as_str(), 1, "is not recorded; begin with `cairn heap --attach"),
         ("other", 1, "other: a text file"),
@@ -367,7 +367,7 @@ fn top_names_a_target_that_it_cannot_follow() {
         let output = run(cairn().args(["top", target]).current_dir(&directory));
         let errors = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(status), "{target}: {errors}");
-        assert!(errors.contains(told), "{target}: {errors}");
+        assert!(errors.contains(expected), "{target}: {errors}");
     }
     let output = run(cairn().args(["top", ".", "--interval", "1ms"]).current_dir(&directory));
     assert_eq!(output.status.code(), Some(2));

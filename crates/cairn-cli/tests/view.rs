@@ -111,7 +111,7 @@ fn view_follows_and_controls_a_running_program() {
 fn view_names_a_file_that_it_cannot_show() {
     let directory = scratch("view-refused");
     fs::write(directory.join("notes.txt"), "no recording").unwrap();
-    for (words, told) in [
+    for (words, expected) in [
         (&["nowhere.cairn"][..], "nowhere.cairn: "),
         (&["notes.txt"], "notes.txt: "),
         (&["4294967295"], "no process 4294967295"),
@@ -121,7 +121,7 @@ fn view_names_a_file_that_it_cannot_show() {
         let output =
             cairn().args(["view", "--no-open"]).args(words).current_dir(&directory).output().unwrap();
         let complaint = String::from_utf8_lossy(&output.stderr);
-        assert!(complaint.contains(told), "{words:?}: {complaint}");
+        assert!(complaint.contains(expected), "{words:?}: {complaint}");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{words:?}");
     }
 }

@@ -134,7 +134,8 @@ enum Events {
     None,
     /// In the file, which is read once more each time.
     Heaptrack(Source),
-    Kept(Changes),
+    /// In memory.
+    InMemory(Changes),
 }
 
 /// Where the bytes are, for the next time.
@@ -242,13 +243,13 @@ impl Imported {
             Kind::Firefox => {
                 let recorded = firefox::read(source.open()?, limits)?;
                 (threads, notes) = (recorded.threads, recorded.notes);
-                (recorded.profile, Events::Kept(recorded.changes))
+                (recorded.profile, Events::InMemory(recorded.changes))
             }
             Kind::Tracker => {
                 let recorded = tracker::read(source.open()?, names)?;
                 notes.push(tracker::NOTE.to_owned());
                 findings = recorded.findings;
-                (recorded.profile, Events::Kept(recorded.changes))
+                (recorded.profile, Events::InMemory(recorded.changes))
             }
             Kind::Cairn => return Err(ExchangeError::Unknown),
         };
@@ -261,8 +262,8 @@ impl Imported {
     pub const fn times(&self) -> Times {
         match &self.events {
             Events::None => Times::None,
-            Events::Kept(changes) if !changes.has_frees => Times::Allocations,
-            Events::Heaptrack(_) | Events::Kept(_) => Times::All,
+            Events::InMemory(changes) if !changes.has_frees => Times::Allocations,
+            Events::Heaptrack(_) | Events::InMemory(_) => Times::All,
         }
     }
 
@@ -306,7 +307,7 @@ impl Imported {
                 let heaptrack::Sums { sums, slices, usage, unmatched_frees } = heap;
                 Ok((ImportedSums { sums, unmatched_frees, usage }, slices))
             }
-            Events::Kept(changes) => {
+            Events::InMemory(changes) => {
                 let threads = self.threads.len().max(1);
                 let added = changes.read(self.stacks.len(), threads, scope, slices);
                 let Added { sums, slices, unmatched_frees } = added;
@@ -350,11 +351,11 @@ impl Imported {
             Events::Heaptrack(source) => {
                 heaptrack::replay(source.open()?, self.limits, &self.profile, take).map(drop)
             }
-            Events::Kept(changes) if changes.has_frees => {
+            Events::InMemory(changes) if changes.has_frees => {
                 changes.replay(take);
                 Ok(())
             }
-            Events::Kept(_) | Events::None => Err(ExchangeError::CannotHold {
+            Events::InMemory(_) | Events::None => Err(ExchangeError::CannotHold {
                 format: "a format of events",
                 reason: "the file does not record when blocks were freed; pprof or speedscope hold sums",
             }),

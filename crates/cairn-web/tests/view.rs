@@ -86,7 +86,7 @@ fn view_refuses_wrong_tokens_origins_and_hosts() {
     for (path, headers, status) in cases {
         let answer = server.ask("GET", path, headers, b"");
         assert_eq!(answer.status, *status, "{path} {headers:?}");
-        // Whatever it is, it is for nobody else, and is kept nowhere.
+        // No answer is cached, or readable by another page.
         for (name, value) in [
             ("cache-control", "no-store"),
             ("x-content-type-options", "nosniff"),
@@ -101,9 +101,9 @@ fn view_refuses_wrong_tokens_origins_and_hosts() {
             "{policy}"
         );
         assert!(answer.headers.iter().all(|(name, _)| !name.starts_with("access-control-")), "{path}");
-        let told = String::from_utf8_lossy(&answer.body);
-        assert!(*status == 200 || !told.contains(&token), "the token is told to nobody");
-        assert!(*status == 200 || !told.contains("ordinary"), "{path}: {told}");
+        let body = String::from_utf8_lossy(&answer.body);
+        assert!(*status == 200 || !body.contains(&token), "no refusal holds the token");
+        assert!(*status == 200 || !body.contains("ordinary"), "{path}: {body}");
     }
 }
 

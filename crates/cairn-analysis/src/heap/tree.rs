@@ -26,7 +26,7 @@ pub struct TreeLimits {
     pub least_share: f64,
     /// Levels below this one are left out.
     pub most_levels: usize,
-    /// So many branches in all; the smallest are left out.
+    /// Most branches in all; the smallest are left out.
     pub most_nodes: usize,
 }
 

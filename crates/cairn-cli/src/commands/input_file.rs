@@ -12,8 +12,8 @@ use crate::output::max_unpacked_bytes;
 /// an end must not fill the disk. `--max-unpacked` sets another limit.
 const MOST_PIPED_BYTES: u64 = 8 << 30;
 
-/// A file to read. What comes from a pipe is in an unnamed file for as long as this lives, because
-/// most formats are read more than once.
+/// A file to read. Bytes of a pipe are in an unnamed file for as long as this lives, because most
+/// formats are read more than once.
 #[derive(Debug)]
 pub(crate) struct InputFile {
     path: PathBuf,

@@ -22,7 +22,7 @@ struct Key {
     lookup: Lookup,
 }
 
-/// So many addresses are asked for at once: the screen gets names in small portions.
+/// Addresses that are named at once; 64, so that the screen gets names in small portions.
 const PORTION: usize = 64;
 
 /// The names that are known, and the thread that finds the others.

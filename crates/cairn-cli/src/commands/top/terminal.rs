@@ -144,7 +144,7 @@ impl Signals {
         const PATIENCE: Duration = Duration::from_secs(1);
         loop {
             std::thread::sleep(PATIENCE);
-            // A terminal that hangs up is none any more.
+            // A terminal that was closed takes no output any more.
             let is_gone = !io::stdin().is_terminal();
             if is_gone || self.status().is_some() {
                 std::thread::sleep(PATIENCE);
