@@ -18,7 +18,7 @@ use cairn_format::recording::MAGIC;
 /// First bytes that [`FileKind::of_start`] reads; tar has its magic at byte 257.
 pub const START_BYTES: usize = 4096;
 
-/// The kind of a file, as far as its first bytes tell.
+/// The kind of a file, as far as its first bytes show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FileKind {

@@ -1,8 +1,9 @@
 //! Opens a heap from a file of any kind, and decides what it can answer.
 //!
-//! Recordings, images of memory and files of other tools differ in what they know: an image has one moment, a profile of
-//! pprof has sums without times. Commands and pages ask a [`HeapSource`], which refuses a question that its file cannot
-//! answer, and says why. So every command opens the same files, and an option means the same for each of them.
+//! Recordings, images of memory and files of other tools differ in what they know: an image has one
+//! moment, a profile of pprof has sums without times. Commands and pages ask a [`HeapSource`],
+//! which refuses a question that its file cannot answer, and says why. So every command opens the
+//! same files, and an option means the same for each of them.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -29,8 +30,9 @@
 //! | `followed` | a heap that may still grow |
 //! | `image` | the blocks in a core file or a minidump |
 //!
-//! Formats of other tools are read in `cairn-exchange`, which uses this crate. Its [`ForeignFormats`] come in by
-//! [`SourceOptions::formats`]: without them, recordings and images open and nothing else does.
+//! Formats of other tools are read in `cairn-exchange`, which uses this crate. Its
+//! [`ForeignFormats`] come in by [`SourceOptions::formats`]: without them, recordings and images
+//! open and nothing else does.
 
 mod error;
 mod filter;
@@ -61,7 +63,7 @@ pub use followed::FollowedHeap;
 #[cfg(target_os = "linux")]
 pub use image::{ImageHeap, names_of_image};
 
-/// What the events of a file tell of time.
+/// How much the events of a file record of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Times {
     /// When each block was allocated and freed.
@@ -127,7 +129,7 @@ pub trait ImportedHeap: Namer + Any + fmt::Debug + Send + Sync {
     /// Returns the stacks that sums are of.
     fn stacks(&self) -> &Stacks;
 
-    /// Returns what its events tell of time.
+    /// Returns how much its events record of time.
     fn times(&self) -> Times;
 
     /// Returns the cost that people ask for first.
@@ -141,7 +143,7 @@ pub trait ImportedHeap: Namer + Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns what files of this format do not tell: a sentence each.
+    /// Returns what files of this format do not record: a sentence each.
     fn notes(&self) -> &[String];
 
     /// Returns what is wrong with the file: a sentence each.
@@ -179,7 +181,8 @@ pub trait ForeignFormats: Sync {
     /// Returns the names of the formats, for [`InputFormat::Foreign`].
     fn names(&self) -> &'static [&'static str];
 
-    /// Opens a file; `None` if it is of no format that is known. [`SourceOptions::input_format`] may name the format.
+    /// Opens a file; `None` if it is of no format that is known. [`SourceOptions::input_format`]
+    /// may name the format.
     ///
     /// # Errors
     ///
@@ -273,7 +276,8 @@ impl HeapSource {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, is damaged where it begins, or holds no heap. The error names the file.
+    /// When the file cannot be read, is damaged where it begins, or holds no heap. The error names
+    /// the file.
     pub fn open(path: &Path, options: &SourceOptions) -> Result<Self, SourceError> {
         let failed = |source| SourceError::open(path, options, source);
         let facts = path.metadata().map_err(failed)?;
@@ -308,7 +312,8 @@ impl HeapSource {
         {
             return Err(SourceError::wrong(path, options, wrong));
         }
-        // A file of no known kind is a damaged recording more often than anything else: its reader says what is wrong.
+        // A file of no known kind is a damaged recording more often than anything else: its reader
+        // says what is wrong.
         let recording =
             Recording::open(path).map_err(|error| SourceError::recording(path, options, error))?;
         let heap = SourceHeap::Recording(Box::new(HeapRecording::new(recording)));
@@ -447,7 +452,7 @@ impl HeapSource {
         }
     }
 
-    /// What its events tell of time.
+    /// How much its events record of time.
     #[must_use]
     pub fn times(&self) -> Times {
         match &self.heap {
@@ -469,8 +474,8 @@ impl HeapSource {
         }
     }
 
-    /// The cost that people ask for first: of a span or an image the blocks that are alive, of files without frees what
-    /// was allocated, of those without bytes how often.
+    /// The cost that people ask for first: of a span or an image the blocks that are alive, of
+    /// files without frees what was allocated, of those without bytes how often.
     #[must_use]
     pub fn usual_cost(&self, span: TimeSpan) -> Cost {
         let usual = match &self.heap {
@@ -577,7 +582,8 @@ impl HeapSource {
         self.lookups.take()
     }
 
-    /// The scope of filters and a span. Filters of different kinds narrow it down, those of one kind widen it.
+    /// The scope of filters and a span. Filters of different kinds narrow it down, those of one
+    /// kind widen it.
     ///
     /// # Errors
     ///
@@ -646,7 +652,8 @@ impl HeapSource {
         }
     }
 
-    /// Adds up what a scope asks for, and what happened in each slice of the time; a file without times has none.
+    /// Adds up what a scope asks for, and what happened in each slice of the time; a file without
+    /// times has none.
     ///
     /// # Errors
     ///
@@ -692,7 +699,8 @@ impl HeapSource {
     }
 }
 
-/// True when an answer is of all events. In place of a summary that cannot be used, the events were read.
+/// True when an answer is of all events. In place of a summary that cannot be used, the events were
+/// read.
 #[must_use]
 pub fn is_complete(read: &HeapRead) -> bool {
     read.findings.iter().all(|finding| matches!(finding, Finding::UnusableSums { .. }))

@@ -66,12 +66,12 @@ fn export(recording: &Path, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn help_is_what_the_snapshot_shows() {
+fn help_equals_the_snapshot() {
     cairn().args(["export", "--help"]).assert().success().stdout_eq(file!["snapshots/export-help.txt"]);
 }
 
 #[test]
-fn every_format_lies_beside_the_recording_and_replaces_nothing_unasked() {
+fn export_writes_beside_the_recording_and_replaces_nothing() {
     let directory = Directory::new("beside");
     for (format, ending) in FORMATS {
         let path = directory.0.join(format!("app.4711.{ending}"));
@@ -92,7 +92,7 @@ cairn: [..]: the file exists; name another one, or replace it with --force
 }
 
 #[test]
-fn what_goes_to_standard_output_is_what_a_file_would_hold() {
+fn export_to_stdout_equals_the_file() {
     let directory = Directory::new("stdout");
     for format in ["csv", "folded", "speedscope"] {
         let path = directory.0.join(format!("file.{format}"));
@@ -138,7 +138,7 @@ cairn: [..]app.4711.cairn: a heaptrack file cannot hold this: [..]
 }
 
 #[test]
-fn what_is_no_recording_is_told_with_its_name_and_leaves_nothing() {
+fn export_refuses_other_files_by_name_and_leaves_nothing() {
     let directory = Directory::new("bad");
     let hello = directory.0.join("hello.cairn");
     fs::write(&hello, "hello").expect("it can be written");
@@ -202,7 +202,7 @@ fn files_are_packed_as_their_names_say() {
 // The report's page, its tooltip and docs/book/reference/report.md describe heaptrack's count. This is that
 // description, tried on heaptrack_print itself.
 #[test]
-fn heaptrack_counts_temporaries_as_the_report_says() {
+fn heaptrack_export_keeps_the_temporary_count() {
     let directory = Directory::new("temporary");
     let head =
         "v 10400 3\nX ./x\nI 1000 100\ns 1 f\ns 1 g\ni 1000 0 1\ni 2000 0 2\nt 1 0\nt 2 0\na 10 1\na 20 2\n";

@@ -172,7 +172,7 @@ fn json_has_exact_numbers_and_the_fields_that_are_promised() {
         .collect();
     assert_eq!(frames, ["make_header", "receive_packet", "serve_client", "run"]);
     let leaks = json(&["report", text(&path), "--cost", "leaked"]);
-    let told: Vec<(&str, u64)> = leaks["top"]
+    let answer: Vec<(&str, u64)> = leaks["top"]
         .as_array()
         .expect("a list")
         .iter()
@@ -180,11 +180,11 @@ fn json_has_exact_numbers_and_the_fields_that_are_promised() {
             (entry["function"].as_str().expect("a name"), entry["bytes"].as_u64().expect("a number"))
         })
         .collect();
-    assert_eq!(told, [("make_header", 6000), ("open_session", 2400)]);
+    assert_eq!(answer, [("make_header", 6000), ("open_session", 2400)]);
 }
 
 #[test]
-fn a_part_of_the_time_and_filters_count_what_they_say() {
+fn times_and_filters_count_the_chosen_part() {
     let directory = Directory::new("parts");
     let path = directory.write("app.cairn", &recorded(50));
     let leaked = |arguments: &[&str]| {
@@ -210,7 +210,7 @@ fn a_part_of_the_time_and_filters_count_what_they_say() {
 }
 
 #[test]
-fn what_grew_is_told_and_can_fail_a_check() {
+fn diff_shows_growth_and_can_fail_a_check() {
     let directory = Directory::new("diff");
     let old = directory.write("old.cairn", &recorded(50));
     let new = directory.write("new.cairn", &recorded(80));
@@ -259,7 +259,7 @@ fn a_flame_graph_is_one_well_formed_file() {
 }
 
 #[test]
-fn a_page_is_one_file_that_names_nothing_outside_of_it_and_spares_the_recording() {
+fn page_is_one_file_and_never_replaces_the_recording() {
     let directory = Directory::new("page");
     let path = directory.write("app.cairn", &recorded(50));
     let page = path.with_file_name("app.html");
@@ -280,9 +280,9 @@ fn a_page_is_one_file_that_names_nothing_outside_of_it_and_spares_the_recording(
             }
             run.arg(&path).args(&command[1..]).arg(&page).args(more).output().expect("it runs")
         };
-        let told = run(&[]);
-        let words = String::from_utf8_lossy(&told.stderr).into_owned();
-        assert!(told.status.code() == Some(1) && words.contains("--force"), "{words}");
+        let answer = run(&[]);
+        let words = String::from_utf8_lossy(&answer.stderr).into_owned();
+        assert!(answer.status.code() == Some(1) && words.contains("--force"), "{words}");
         assert_eq!(std::fs::read(&page).expect("it is there"), b"precious");
         assert!(run(&["--force"]).status.success());
         assert!(std::fs::read(&page).expect("it is there").len() > 1000);
@@ -290,10 +290,10 @@ fn a_page_is_one_file_that_names_nothing_outside_of_it_and_spares_the_recording(
         assert_eq!(beside, 2, "no half-written file is left");
     }
 
-    let told =
+    let answer =
         cairn().arg("report").arg(&path).arg("--html").arg(&path).arg("--force").output().expect("it runs");
-    assert!(!told.status.success());
-    let words = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(!answer.status.success());
+    let words = String::from_utf8_lossy(&answer.stderr).into_owned();
     assert!(words.contains("app.cairn: this is the file that is read"), "{words}");
     assert_eq!(std::fs::read(&path).expect("it is there"), recorded(50));
 
@@ -301,7 +301,7 @@ fn a_page_is_one_file_that_names_nothing_outside_of_it_and_spares_the_recording(
 }
 
 #[test]
-fn what_is_no_recording_is_told_with_its_name() {
+fn report_names_a_file_that_is_no_recording() {
     let directory = Directory::new("bad");
     for (name, bytes) in [
         ("empty", &b""[..]),
@@ -365,9 +365,9 @@ fn answer(arguments: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>) {
     (output.status.code(), output.stdout, output.stderr)
 }
 
-/// Whether sums that are kept in the recording, or its events, are the source of an answer is not to be told from it.
+/// An answer does not show whether a summary in the recording or its events are its source.
 #[test]
-fn every_answer_is_the_same_to_the_byte_with_sums_in_the_recording_and_without() {
+fn answers_are_equal_with_and_without_a_summary() {
     let directory = Directory::new("kept");
     let spool = directory.write("app.spool", &recorded(500));
     let (path, other) = (directory.0.join("app.cairn"), directory.write("other.cairn", &recorded(40)));
@@ -426,7 +426,7 @@ fn every_answer_is_the_same_to_the_byte_with_sums_in_the_recording_and_without()
         .stderr_eq("[..]app.cairn: the sums are there already\n");
     cairn().args(["pack", "--in-place", text(&spool)]).assert().code(1);
 
-    // Damaged, they are told of, and the events answer.
+    // A damaged summary is reported, and the events answer.
     let mut bytes = std::fs::read(path).expect("it is there");
     let sums = bytes.windows(4).position(|window| window == b"SUMS").expect("they are kept");
     bytes[sums + 40] ^= 1;
@@ -439,7 +439,7 @@ fn every_answer_is_the_same_to_the_byte_with_sums_in_the_recording_and_without()
 
 /// Events that cannot be read are missing in every sum, so the answer says so.
 #[test]
-fn damaged_events_are_told_and_make_the_answer_incomplete() {
+fn damaged_events_make_the_answer_incomplete() {
     let directory = Directory::new("spoiled");
     let spool = directory.write("app.spool", &recorded(500));
     cairn().args(["pack", text(&spool)]).assert().success();

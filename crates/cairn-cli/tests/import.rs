@@ -77,7 +77,7 @@ fn files_of_other_tools_are_compared_and_written_on() {
 }
 
 #[test]
-fn a_damaged_file_says_where() {
+fn import_error_names_the_place_of_damage() {
     let directory = std::env::temp_dir().join(format!("cairn-import-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let bad = directory.join("bad.txt");
@@ -131,8 +131,8 @@ fn a_profile_of_firefox_is_a_heap_with_lines_and_modules() {
         assert_eq!(after[key], before[key], "{key}");
     }
     let load = after["top"].as_array().unwrap().iter().find(|entry| entry["function"] == "load").unwrap();
-    let told = |key: &str| load[key].as_str().unwrap_or_default().to_owned();
-    assert!(told("file").ends_with("small.c") && load["line"].as_u64() > Some(0), "{load}");
+    let cell = |key: &str| load[key].as_str().unwrap_or_default().to_owned();
+    assert!(cell("file").ends_with("small.c") && load["line"].as_u64() > Some(0), "{load}");
     let same = json(&["diff", "--json", &file, &file]);
     assert_eq!(same["changes"], serde_json::json!([]), "{same}");
     let folded = cairn(&["flame", "--folded", "--cost", "count", &file]);

@@ -1,5 +1,5 @@
-//! Every command that reads heaps opens every kind of file that holds one, from a file and from a pipe; refuses what a kind of
-//! file cannot answer, and files of other kinds, in words.
+//! Every command that reads heaps opens every kind of file that holds one, from a file and from a
+//! pipe; refuses what a kind of file cannot answer, and files of other kinds, in words.
 
 #![cfg(target_os = "linux")]
 
@@ -148,8 +148,9 @@ fn is_answer(output: &Output) -> bool {
     matches!(output.status.code(), Some(0 | 3)) && !text(&output.stderr).contains("panicked")
 }
 
-// Failed with: "app.firefox.json: a file of another tool; cairn report FILE --html PAGE makes its page" of view, "no cairn
-// recording: it begins with other bytes" of top, and the same of report, flame and export of a core.
+// Failed with: "app.firefox.json: a file of another tool; cairn report FILE --html PAGE makes its
+// page" of view, "no cairn recording: it begins with other bytes" of top, and the same of report,
+// flame and export of a core.
 #[test]
 fn every_command_opens_every_kind_of_file() {
     let directory = Scratch::new("table");
@@ -321,6 +322,7 @@ fn wrong_files_are_recognised_by_every_command() {
         (directory.write("notes.txt", b"Monday\n"), "a text file; did you mean `cairn decode`"),
         (directory.write("run.sh", b"#!/bin/sh\ntrue\n"), "a script; did you mean `cairn heap`"),
         (directory.file("nowhere"), "No such file or directory"),
+        ("/dev/zero".to_owned(), "no regular file"),
     ];
     for (file, why) in &cases {
         let commands: [&[&str]; 6] = [

@@ -250,7 +250,7 @@ fn a_program_is_watched_in_a_terminal() {
 }
 
 #[test]
-fn the_end_of_the_program_is_told_and_its_moments_can_be_seen() {
+fn top_shows_the_end_of_the_program_and_its_moments() {
     let directory = scratch("top-end");
     let program = compile(&directory, "live.c", "program", &[]);
     let mut recorded = Recorded::start(&directory, &program, &["2", "1000"]);
@@ -353,11 +353,11 @@ fn without_a_terminal_there_are_tables() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_told() {
+fn top_names_a_target_that_it_cannot_follow() {
     let directory = scratch("top-errors");
     fs::write(directory.join("other"), "no recording").unwrap();
     let own = std::process::id().to_string();
-    for (target, status, told) in [
+    for (target, status, expected) in [
         ("1073741824", 1, "there is no process 1073741824"),
         (own.as_str(), 1, "is not recorded; begin with `cairn heap --attach"),
         ("other", 1, "other: a text file"),
@@ -367,7 +367,7 @@ fn what_cannot_be_watched_is_told() {
         let output = run(cairn().args(["top", target]).current_dir(&directory));
         let errors = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(status), "{target}: {errors}");
-        assert!(errors.contains(told), "{target}: {errors}");
+        assert!(errors.contains(expected), "{target}: {errors}");
     }
     let output = run(cairn().args(["top", ".", "--interval", "1ms"]).current_dir(&directory));
     assert_eq!(output.status.code(), Some(2));

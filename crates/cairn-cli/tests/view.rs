@@ -55,7 +55,7 @@ fn until(what: &str, mut check: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_program_that_runs_is_followed_and_told_what_to_do() {
+fn view_follows_and_controls_a_running_program() {
     let directory = scratch("view-live");
     let program = compile(&directory, "steady.c", "program", &[]);
     let mut command = cairn();
@@ -108,10 +108,10 @@ fn a_program_that_runs_is_followed_and_told_what_to_do() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_told_with_its_name() {
+fn view_names_a_file_that_it_cannot_show() {
     let directory = scratch("view-refused");
     fs::write(directory.join("notes.txt"), "no recording").unwrap();
-    for (words, told) in [
+    for (words, expected) in [
         (&["nowhere.cairn"][..], "nowhere.cairn: "),
         (&["notes.txt"], "notes.txt: "),
         (&["4294967295"], "no process 4294967295"),
@@ -121,13 +121,13 @@ fn what_cannot_be_shown_is_told_with_its_name() {
         let output =
             cairn().args(["view", "--no-open"]).args(words).current_dir(&directory).output().unwrap();
         let complaint = String::from_utf8_lossy(&output.stderr);
-        assert!(complaint.contains(told), "{words:?}: {complaint}");
+        assert!(complaint.contains(expected), "{words:?}: {complaint}");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{words:?}");
     }
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_and_the_other_loopback_is_listened_at() {
+fn view_refuses_a_taken_port_and_listens_on_ipv6() {
     let directory = scratch("view-port");
     let (_first, server) = view(&["."], &directory);
     let port = server.address.port().to_string();

@@ -1,4 +1,5 @@
-//! Files of other tools as a heap that can be asked questions: recognised by their bytes, names and all.
+//! Files of other tools as a heap that can be asked questions: recognised by their bytes, names and
+//! all.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -47,7 +48,8 @@ pub use cairn_analysis::source::Times;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Kind {
-    /// A recording of cairn's own: for [`HeapRecording`](cairn_analysis::heap::HeapRecording), not for this module.
+    /// A recording of cairn's own: for [`HeapRecording`](cairn_analysis::heap::HeapRecording), not
+    /// for this module.
     Cairn,
     /// heaptrack's data file.
     Heaptrack,
@@ -98,8 +100,9 @@ impl Kind {
 
 /// A heap from a file of another tool.
 ///
-/// Opening reads names and stacks; [`read`](Self::read) adds up what a scope asks for, as often as wanted. It is its own [`Namer`]: what the file
-/// says of its places is all that is known, save of a recording of call-stack-tracker, whose names are looked up when it is opened.
+/// Opening reads names and stacks; [`read`](Self::read) adds up what a scope asks for, as often as
+/// wanted. It is its own [`Namer`]: what the file says of its places is all that is known, save of
+/// a recording of call-stack-tracker, whose names are looked up when it is opened.
 #[derive(Debug)]
 pub struct Imported {
     kind: Kind,
@@ -131,7 +134,8 @@ enum Events {
     None,
     /// In the file, which is read once more each time.
     Heaptrack(Source),
-    Kept(Changes),
+    /// In memory.
+    InMemory(Changes),
 }
 
 /// Where the bytes are, for the next time.
@@ -161,8 +165,9 @@ impl Source {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct ImportedSums {
-    /// The sums, by the [stacks](Imported::stacks). Files of sums have no threads, sizes, lifetimes and times; heaptrack's no threads, and as lifetimes
-    /// those of equal blocks of which the latest is freed first. Files without frees have allocations alone.
+    /// The sums, by the [stacks](Imported::stacks). Files of sums have no threads, sizes, lifetimes
+    /// and times; heaptrack's no threads, and as lifetimes those of equal blocks of which the
+    /// latest is freed first. Files without frees have allocations alone.
     pub sums: HeapProfile,
     /// Frees of blocks that were not there.
     pub unmatched_frees: u64,
@@ -175,7 +180,8 @@ impl Imported {
     ///
     /// # Errors
     ///
-    /// [`ExchangeError::Unknown`] for what is of no format that is read here; else what is wrong with the file, and where.
+    /// [`ExchangeError::Unknown`] for what is of no format that is read here; else what is wrong
+    /// with the file, and where.
     pub fn open(path: &Path) -> Result<Self, ExchangeError> {
         Self::open_with(path, &ImportOptions::default(), None)
     }
@@ -189,7 +195,8 @@ impl Imported {
         Self::new(Source::Bytes(bytes), &ImportOptions::default(), None)
     }
 
-    /// As [`open`](Self::open), and finds names for a file that has none of its own: a recording of call-stack-tracker.
+    /// As [`open`](Self::open), and finds names for a file that has none of its own: a recording of
+    /// call-stack-tracker.
     ///
     /// # Errors
     ///
@@ -236,13 +243,13 @@ impl Imported {
             Kind::Firefox => {
                 let recorded = firefox::read(source.open()?, limits)?;
                 (threads, notes) = (recorded.threads, recorded.notes);
-                (recorded.profile, Events::Kept(recorded.changes))
+                (recorded.profile, Events::InMemory(recorded.changes))
             }
             Kind::Tracker => {
                 let recorded = tracker::read(source.open()?, names)?;
                 notes.push(tracker::NOTE.to_owned());
                 findings = recorded.findings;
-                (recorded.profile, Events::Kept(recorded.changes))
+                (recorded.profile, Events::InMemory(recorded.changes))
             }
             Kind::Cairn => return Err(ExchangeError::Unknown),
         };
@@ -255,12 +262,13 @@ impl Imported {
     pub const fn times(&self) -> Times {
         match &self.events {
             Events::None => Times::None,
-            Events::Kept(changes) if !changes.has_frees => Times::Allocations,
-            Events::Heaptrack(_) | Events::Kept(_) => Times::All,
+            Events::InMemory(changes) if !changes.has_frees => Times::Allocations,
+            Events::Heaptrack(_) | Events::InMemory(_) => Times::All,
         }
     }
 
-    /// As [`read`](Self::read), with what happened in each [slice](cairn_analysis::heap::slices) of the time, where the file has times.
+    /// As [`read`](Self::read), with what happened in each [slice](cairn_analysis::heap::slices) of
+    /// the time, where the file has times.
     ///
     /// # Errors
     ///
@@ -277,11 +285,13 @@ impl Imported {
         Ok((read, slices.unwrap_or_default()))
     }
 
-    /// Adds up what the scope asks for. Where a file has no [threads](Self::threads), all is of number 0.
+    /// Adds up what the scope asks for. Where a file has no [threads](Self::threads), all is of
+    /// number 0.
     ///
     /// # Errors
     ///
-    /// When the file is damaged, with the place; or when it does not record what the scope asks for.
+    /// When the file is damaged, with the place; or when it does not record what the scope asks
+    /// for.
     pub fn read(&self, scope: &Scope) -> Result<ImportedSums, ExchangeError> {
         self.read_events(scope, None).map(|(read, _)| read)
     }
@@ -297,7 +307,7 @@ impl Imported {
                 let heaptrack::Sums { sums, slices, usage, unmatched_frees } = heap;
                 Ok((ImportedSums { sums, unmatched_frees, usage }, slices))
             }
-            Events::Kept(changes) => {
+            Events::InMemory(changes) => {
                 let threads = self.threads.len().max(1);
                 let added = changes.read(self.stacks.len(), threads, scope, slices);
                 let Added { sums, slices, unmatched_frees } = added;
@@ -341,11 +351,11 @@ impl Imported {
             Events::Heaptrack(source) => {
                 heaptrack::replay(source.open()?, self.limits, &self.profile, take).map(drop)
             }
-            Events::Kept(changes) if changes.has_frees => {
+            Events::InMemory(changes) if changes.has_frees => {
                 changes.replay(take);
                 Ok(())
             }
-            Events::Kept(_) | Events::None => Err(ExchangeError::CannotHold {
+            Events::InMemory(_) | Events::None => Err(ExchangeError::CannotHold {
                 format: "a format of events",
                 reason: "the file does not record when blocks were freed; pprof or speedscope hold sums",
             }),
@@ -528,8 +538,8 @@ pub fn live_blocks(source: &HeapSource, scope: &Scope) -> Vec<LiveBlock> {
     }
 }
 
-/// Where the events of a heap are read, for formats that hold them; `None` if its file does not record all of time. `live` are
-/// its [`live_blocks`].
+/// Where the events of a heap are read, for formats that hold them; `None` if its file does not
+/// record all of time. `live` are its [`live_blocks`].
 #[must_use]
 pub fn event_source<'a>(source: &'a HeapSource, live: &'a [LiveBlock]) -> Option<EventSource<'a>> {
     match source.heap() {
@@ -551,7 +561,8 @@ impl ImportedSums {
     }
 }
 
-/// True when a profile has a column from which the cost is read. A profile of one moment has no other peak than that.
+/// True when a profile has a column from which the cost is read. A profile of one moment has no
+/// other peak than that.
 fn has_column_of(profile: &Profile, cost: Cost) -> bool {
     let names: &[&str] = match cost {
         Cost::Peak => &["peak_space", "inuse_space", "space", "inuse_bytes", "alloc_space"],
@@ -584,7 +595,8 @@ impl Namer for Imported {
     }
 }
 
-/// Stack `n` of the profile is stack `n + 1`, behind the one without frames; a location is an address.
+/// Stack `n` of the profile is stack `n + 1`, behind the one without frames; a location is an
+/// address.
 fn stacks_of(profile: &Profile) -> Stacks {
     let mut stacks = Stacks::new();
     for module in &profile.modules {
@@ -612,7 +624,8 @@ fn stacks_of(profile: &Profile) -> Stacks {
     stacks
 }
 
-/// The sums of a heap profile of any maker: those of Go, jemalloc and gperftools have no peak, and then the moment that they are of is it.
+/// The sums of a heap profile of any maker: those of Go, jemalloc and gperftools have no peak, and
+/// then the moment that they are of is it.
 fn sums_of(profile: &Profile, scope: &Scope) -> Result<HeapProfile, ExchangeError> {
     let column = |names: &[&str]| names.iter().find_map(|name| profile.column(name));
     let live_bytes = column(&["inuse_space", "space", "inuse_bytes"]);

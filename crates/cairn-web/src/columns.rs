@@ -1,6 +1,8 @@
-//! Columns of numbers as bytes: seven bits to a byte, the lowest first, the top bit set where more follow.
+//! Columns of numbers as bytes: seven bits to a byte, the lowest first, the top bit set where more
+//! follow.
 //!
-//! The browser knows integers up to 2^53 exactly; larger ones, which only a made-up recording holds, are written as that.
+//! The browser knows integers up to 2^53 exactly; larger ones, which only a made-up recording
+//! holds, are written as that.
 
 /// The largest number that a page holds.
 pub(crate) const MOST: u64 = 1 << 53;
@@ -26,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_take_seven_bits_a_byte_and_stop_at_what_a_browser_knows() {
+    fn numbers_take_seven_bits_a_byte_up_to_the_browser_limit() {
         let cases: [(u64, &[u8]); 5] = [
             (0, &[0]),
             (127, &[127]),

@@ -1,13 +1,15 @@
-//! The content of a page as bytes: a JSON object with texts and single numbers, and behind it columns of numbers.
+//! The content of a page as bytes: a JSON object with texts and single numbers, and behind it
+//! columns of numbers.
 //!
 //! ```text
 //! | length of the JSON object: u32, little endian | the JSON object | columns |
 //! | columns of slices |
 //! ```
 //!
-//! The second part is the larger one, and is needed once a range of time is chosen: it has a place of its own in the file, so
-//! that the first picture does not wait for it. The object's `columns` says in which part each column is, where it begins, and
-//! how many numbers it has. `docs/book/reference/page.md` describes the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
+//! The second part is the larger one, and is needed once a range of time is chosen: it has a place
+//! of its own in the file, so that the first picture does not wait for it. The object's `columns`
+//! says in which part each column is, where it begins, and how many numbers it has. `docs/book/reference/page.md`
+//! describes the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -364,7 +366,8 @@ fn add_slices(columns: &mut Columns, slices: &PageSlices, sampling: Sampling) {
     columns.add("slice", entries.iter().map(|entry| u64::from(entry.slice)));
     columns.add("slice_allocated_bytes", entries.iter().map(|entry| entry.allocated_bytes));
     columns.add("slice_allocations", entries.iter().map(|entry| sampling.blocks(entry.allocations)));
-    // Less than what was allocated for the most part: the difference is a small number where all was freed again.
+    // Less than what was allocated for the most part: the difference is a small number where all
+    // was freed again.
     columns.add_signed("slice_grown_bytes", entries.iter().map(|entry: &Entry| entry.grown_bytes));
     columns.add("slice_leaked_bytes", entries.iter().map(|entry| entry.leaked_bytes));
     columns.add("slice_temporary", entries.iter().map(|entry| entry.temporary));

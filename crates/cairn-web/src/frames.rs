@@ -1,12 +1,12 @@
 //! Merges all stacks into one tree of functions, from `main` inwards, with every sum at each call.
 //!
-//! [`Questions`](cairn_analysis::heap::Questions) grow a tree for one cost. The page switches between costs, and adds up
-//! times that its reader chooses, so it takes the calls of all costs at once, and the sums where they end: what goes through a call
-//! is added up in the browser.
+//! [`Questions`](cairn_analysis::heap::Questions) grow a tree for one cost. The page switches
+//! between costs, and adds up times that its reader chooses, so it takes the calls of all costs at
+//! once, and the sums where they end: what goes through a call is added up in the browser.
 //!
-//! Small branches are found before names are, on the stacks as they were recorded: a branch stays when it
-//! holds the least share of any cost. The memory of the other branches is merged into one call, at the place
-//! where they leave the tree, so that every sum stays what it is.
+//! Small branches are found before names are, on the stacks as they were recorded: a branch stays
+//! when it holds the least share of any cost. The memory of the other branches is merged into one
+//! call, at the place where they leave the tree, so that every sum stays what it is.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,8 @@ use cairn_analysis::heap::{
     Cost, FunctionId, HeapProfile, LOST_STACK, LineId, NO_FRAMES, Names, Position, Sums,
 };
 
-/// Longer paths lose calls in their middle: both ends of a recursion show it, and pages draw by depth.
+/// Longer paths lose calls in their middle: both ends of a recursion show it, and pages draw by
+/// depth.
 const MOST_LEVELS: usize = 1000;
 /// Innermost calls that are never left out.
 const LEAST_INNER_LEVELS: usize = 16;
@@ -22,7 +23,8 @@ const LEAST_INNER_LEVELS: usize = 16;
 /// The stacks that asked for memory, and the frame of each that did.
 pub(crate) struct Askers {
     pub(crate) askers: Vec<(u32, Position)>,
-    /// By stack: what was asked for at its innermost address or further in, as a part of the whole, for each cost.
+    /// By stack: what was asked for at its innermost address or further in, as a part of the whole,
+    /// for each cost.
     shares: Vec<[f32; Cost::ALL.len()]>,
 }
 
@@ -121,7 +123,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// The tree of branches of at least this share, and of a larger one where there were more than `most_calls`.
+    /// The tree of branches of at least this share, and of a larger one where there were more than
+    /// `most_calls`.
     pub(crate) fn new(
         profile: &HeapProfile,
         names: &mut Names<'_>,
@@ -176,7 +179,8 @@ struct Growing {
     ends: Vec<Option<u32>>,
     lost_end: Option<u32>,
     children: HashMap<(u32, Callee), u32>,
-    /// Where the outer part of a path leads: most stacks differ from the one before in their inner part only.
+    /// Where the outer part of a path leads: most stacks differ from the one before in their inner
+    /// part only.
     known: HashMap<Position, u32>,
     path: Vec<Position>,
     stacks_put_together: usize,
@@ -229,7 +233,8 @@ impl Growing {
         let path = std::mem::take(&mut self.path);
         let room = MOST_LEVELS.saturating_sub(self.nodes[node as usize].depth as usize);
         let is_too_deep = path.len() > room;
-        // Of calls that are too many those in the middle go; some innermost ones stay always. Innermost comes first here.
+        // Of calls that are too many those in the middle go; some innermost ones stay always.
+        // Innermost comes first here.
         let (inner_to, outer_from) = if is_too_deep {
             let inner = (room / 2).max(LEAST_INNER_LEVELS).min(path.len());
             (inner, path.len() - (room / 2).min(path.len() - inner))

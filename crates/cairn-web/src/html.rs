@@ -1,8 +1,9 @@
 //! Content, script and style as one file.
 //!
-//! The script is a handful of modules that lie beside each other in `page/`; here they become one, in the order of
-//! [`MODULES`], without their `import` lines and the word `export`. That is all the bundling there is: names of a module are
-//! names of all, and a test sees to it that no two modules declare the same one.
+//! The script is a handful of modules that lie beside each other in `page/`; here they become one,
+//! in the order of [`MODULES`], without their `import` lines and the word `export`. That is all the
+//! bundling there is: names of a module are names of all, and a test sees to it that no two modules
+//! declare the same one.
 
 use std::fmt::Write;
 use std::io::Write as _;
@@ -139,7 +140,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_two_modules_declare_the_same_name_and_none_is_imported_before_it_is_there() {
+    fn script_modules_are_ordered_and_share_no_name() {
         for more in [&OF_FILES[..], &SERVED[..]] {
             check_names(MODULES.iter().chain(more));
         }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_names_its_script_and_style_by_their_hashes_and_lets_nothing_else_in() {
+    fn policy_allows_the_script_and_style_by_hash_alone() {
         let html = page(&Packed { first: b"content".to_vec(), slices: Vec::new() });
         let policy =
             html.split("Content-Security-Policy\" content=\"").nth(1).and_then(|rest| rest.split('"').next());

@@ -1,9 +1,11 @@
-//! The page: where a program's memory goes, as one HTML file that is looked at instead of read about.
+//! The page: where a program's memory goes, as one HTML file that is looked at instead of read
+//! about.
 //!
-//! The file needs nothing else: no server, no network, no fonts. Its security rests on three walls, each of which would do
-//! alone: names reach the browser as compressed data in base64 and nowhere else, so that none of them can end a tag; the page's
-//! own script sets texts, never markup; and its Content-Security-Policy lets in that one script and that one style, by
-//! their hashes, and no connection at all.
+//! The file needs nothing else: no server, no network, no fonts. Its security rests on three walls,
+//! each of which would do alone: names reach the browser as compressed data in base64 and nowhere
+//! else, so that none of them can end a tag; the page's own script sets texts, never markup; and
+//! its Content-Security-Policy lets in that one script and that one style, by their hashes, and no
+//! connection at all.
 //!
 //! ```no_run
 //! use cairn_analysis::heap::{Folding, HeapRecording, Names, Scope};
@@ -173,7 +175,8 @@ pub(crate) struct ContentExtent {
     slices: usize,
 }
 
-/// Makes the content of a page, smaller and smaller until `excess_of` it, its size by the largest allowed, is at most 1.
+/// Makes the content of a page, smaller and smaller until `excess_of` it, its size by the largest
+/// allowed, is at most 1.
 pub(crate) fn contents(
     subject: &PageSubject,
     read: &HeapRead,

@@ -1,14 +1,16 @@
-//! Texts from strangers as they are shown: nothing in them moves, hides or ends the text around them.
+//! Texts from strangers as they are shown: nothing in them moves, hides or ends the text around
+//! them.
 
 use std::borrow::Cow;
 
 use cairn_format::changes_its_surroundings;
 
-/// Longer texts are cut: the longest C++ names have some ten thousand characters, more than anyone reads.
+/// Longer texts are cut: the longest C++ names have some ten thousand characters, more than anyone
+/// reads.
 const MOST_CHARACTERS: usize = 2000;
 
-/// The text with control characters, and characters that change the direction of writing or have no width, written as
-/// `\n` or `\u{202e}`; cut, with a sign of it, where it is very long.
+/// The text with control characters, and characters that change the direction of writing or have no
+/// width, written as `\n` or `\u{202e}`; cut, with a sign of it, where it is very long.
 ///
 /// ```
 /// assert_eq!(cairn_web::shown("std::vector<int>"), "std::vector<int>");
@@ -40,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn markup_stays_as_it_is_and_what_disturbs_is_spelt_out() {
+    fn shown_keeps_markup_and_spells_control_characters() {
         let cases = [
             ("<img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)>"),
             ("שלום", "שלום"),

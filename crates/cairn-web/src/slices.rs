@@ -1,7 +1,9 @@
-//! The events of each slice of time, by call, by class of size, by thread, and by class of lifetime: one table of rows.
+//! The events of each slice of time, by call, by class of size, by thread, and by class of
+//! lifetime: one table of rows.
 //!
-//! The brush of the page chooses a stretch of time, and everything follows: for that the page holds changes instead of sums. They come
-//! by stack; here those of stacks that end at one call of the page's tree become one row.
+//! The brush of the page chooses a stretch of time, and everything follows: for that the page holds
+//! changes instead of sums. They come by stack; here those of stacks that end at one call of the
+//! page's tree become one row.
 
 use cairn_analysis::heap::slices::{Entry, Slices, put_together};
 use cairn_analysis::heap::{LIFETIME_CLASSES, SIZE_CLASSES};
@@ -14,7 +16,8 @@ pub(crate) struct PageSlices {
     pub(crate) slice_nanos: u64,
     /// By row, then by slice.
     pub(crate) entries: Vec<Entry>,
-    /// Rows of calls; behind them are those of classes of sizes, of threads, and of classes of lifetimes.
+    /// Rows of calls; behind them are those of classes of sizes, of threads, and of classes of
+    /// lifetimes.
     pub(crate) calls: usize,
 }
 

@@ -57,7 +57,8 @@ pub struct PageSubject {
     pub times: Times,
     /// Its modules.
     pub modules: Vec<PageModule>,
-    /// Its threads, in the order of a profile's [`threads`](cairn_analysis::heap::HeapProfile::threads).
+    /// Its threads, in the order of a profile's
+    /// [`threads`](cairn_analysis::heap::HeapProfile::threads).
     pub threads: Vec<PageThread>,
     /// Limits and damage of the file: a sentence each.
     pub findings: Vec<String>,

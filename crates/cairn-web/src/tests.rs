@@ -1,4 +1,5 @@
-//! The tree and the slices of a page against what the questions of `cairn-analysis` answer to the same recordings.
+//! The tree and the slices of a page against what the questions of `cairn-analysis` answer to the
+//! same recordings.
 
 #[path = "../tests/support/programs.rs"]
 mod programs;
@@ -76,7 +77,7 @@ fn the_tree_is_that_of_the_questions_for_every_cost() {
 }
 
 #[test]
-fn what_is_put_together_is_small_and_missing_in_no_sum() {
+fn page_merges_small_branches_and_keeps_every_sum() {
     let made = large(3000);
     let read = made.read();
     let mut names = made.names();
@@ -158,7 +159,7 @@ fn without_lifetimes(
 }
 
 #[test]
-fn every_stretch_of_slices_is_what_the_recording_answers_for_that_time() {
+fn slices_equal_the_answer_for_their_time() {
     for made in [ordinary(), large(2000)] {
         let (read, slices) = made.read_sliced();
         let mut names = made.names();
@@ -221,7 +222,7 @@ fn every_stretch_of_slices_is_what_the_recording_answers_for_that_time() {
 }
 
 #[test]
-fn lifetimes_are_told_in_the_slice_of_the_free() {
+fn lifetimes_are_in_the_slice_of_the_free() {
     let made = ordinary();
     let (read, slices) = made.read_sliced();
     let mut names = made.names();
@@ -242,7 +243,7 @@ fn lifetimes_are_told_in_the_slice_of_the_free() {
 }
 
 #[test]
-fn a_page_keeps_to_its_size_and_says_how() {
+fn page_stays_in_its_size_and_states_the_loss() {
     let made = large(5000);
     let (read, slices) = made.read_sliced();
     let whole = page(&made.heap, &read, &slices, &mut made.names(), &PageOptions::default()).unwrap();
@@ -288,7 +289,8 @@ fn a_damaged_recording_gives_a_page_all_the_same() {
     for round in 0..40 {
         let mut bytes = made.bytes.clone();
         for _ in 0..1 + round * 2 {
-            // Behind the header, and not in the room that is left in blocks; half of the changes make a word very large.
+            // Behind the header, and not in the room that is left in blocks; half of the changes
+            // make a word very large.
             let mut place = 0;
             while place == 0 || bytes[place] == 0 {
                 place = 64 + random.below(bytes.len() as u64 - 72) as usize;

@@ -1,15 +1,17 @@
 //! `cairn view`: the page, served on this machine.
 //!
-//! It is the page that [`page`](crate::page) makes a file of, with what a file cannot do: recordings that grow, parts of recordings that are
-//! too large to be shown at once, two recordings side by side, the text of source files, and buttons that start and stop
-//! recording. `docs/book/reference/http.md` describes the requests; they are versioned, and may be used by other programs.
+//! It is the page that [`page`](crate::page) makes a file of, with what a file cannot do:
+//! recordings that grow, parts of recordings that are too large to be shown at once, two recordings
+//! side by side, the text of source files, and buttons that start and stop recording.
+//! `docs/book/reference/http.md` describes the requests; they are versioned, and may be used by other programs.
 //!
-//! Three things are never done: to listen on an address that another machine reaches, to answer a request without the
-//! token, and to open a file whose path a browser names. Everything that a request can make large is bounded, and so is how long it
-//! may take.
+//! Three things are never done: to listen on an address that another machine reaches, to answer a
+//! request without the token, and to open a file whose path a browser names. Everything that a
+//! request can make large is bounded, and so is how long it may take.
 //!
-//! The server is hyper by itself. A router for a dozen paths is one `match` here, and the limits of the
-//! connection (size of the header, time until it is there) are hyper's own, which what is built upon it does not hand on.
+//! The server is hyper by itself. A router for a dozen paths is one `match` here, and the limits of
+//! the connection (size of the header, time until it is there) are hyper's own, which what is built
+//! upon it does not hand on.
 //!
 //! ```no_run
 //! use cairn_web::view::{Shown, View, ViewOptions};
@@ -173,8 +175,8 @@ impl View {
         format!("{}{}", self.door.url(), self.fragment)
     }
 
-    /// Answers until Ctrl-C, or a request to end (SIGTERM). Tells the programs that would have been named faster from an index of their
-    /// symbols.
+    /// Answers until Ctrl-C, or a request to end (SIGTERM). Tells the programs that would have been
+    /// named faster from an index of their symbols.
     ///
     /// # Errors
     ///

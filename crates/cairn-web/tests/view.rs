@@ -47,7 +47,7 @@ fn serve(shown: Shown, sources: &[&Path]) -> Server {
 }
 
 #[test]
-fn nobody_is_answered_without_the_token_from_another_page_or_by_another_name() {
+fn view_refuses_wrong_tokens_origins_and_hosts() {
     let directory = Directory::new("door");
     directory.write("ordinary.cairn", &programs::ordinary().bytes);
     let server = serve(Shown::Directory(directory.0.clone()), &[]);
@@ -86,7 +86,7 @@ fn nobody_is_answered_without_the_token_from_another_page_or_by_another_name() {
     for (path, headers, status) in cases {
         let answer = server.ask("GET", path, headers, b"");
         assert_eq!(answer.status, *status, "{path} {headers:?}");
-        // Whatever it is, it is for nobody else, and is kept nowhere.
+        // No answer is cached, or readable by another page.
         for (name, value) in [
             ("cache-control", "no-store"),
             ("x-content-type-options", "nosniff"),
@@ -101,14 +101,14 @@ fn nobody_is_answered_without_the_token_from_another_page_or_by_another_name() {
             "{policy}"
         );
         assert!(answer.headers.iter().all(|(name, _)| !name.starts_with("access-control-")), "{path}");
-        let told = String::from_utf8_lossy(&answer.body);
-        assert!(*status == 200 || !told.contains(&token), "the token is told to nobody");
-        assert!(*status == 200 || !told.contains("ordinary"), "{path}: {told}");
+        let body = String::from_utf8_lossy(&answer.body);
+        assert!(*status == 200 || !body.contains(&token), "no refusal holds the token");
+        assert!(*status == 200 || !body.contains("ordinary"), "{path}: {body}");
     }
 }
 
 #[test]
-fn what_is_too_large_or_no_request_is_refused_and_the_next_one_is_answered() {
+fn view_refuses_large_requests_and_answers_the_next() {
     let directory = Directory::new("limits");
     directory.write("ordinary.cairn", &programs::ordinary().bytes);
     let server = serve(Shown::Directory(directory.0.clone()), &[]);
@@ -190,7 +190,7 @@ fn recordings_are_listed_and_their_content_is_that_of_the_page() {
 }
 
 #[test]
-fn parts_are_what_the_recording_answers_for_them() {
+fn view_parts_equal_the_answers_of_the_recording() {
     let directory = Directory::new("parts");
     directory.write("ordinary.cairn", &programs::ordinary().bytes);
     let server = serve(Shown::Directory(directory.0.clone()), &[]);
@@ -281,7 +281,7 @@ fn two_recordings_are_compared_with_the_sums_of_each() {
 }
 
 #[test]
-fn a_program_that_does_not_run_is_told_nothing_and_its_file_stays_as_it_is() {
+fn view_sends_nothing_to_a_program_that_has_ended() {
     let directory = Directory::new("control");
     let made = programs::ordinary();
     let path = directory.write("ordinary.cairn", &made.bytes);
@@ -298,7 +298,7 @@ fn a_program_that_does_not_run_is_told_nothing_and_its_file_stays_as_it_is() {
 }
 
 #[test]
-fn source_files_are_shown_below_the_given_directories_and_nowhere_else() {
+fn source_files_are_shown_below_given_directories_only() {
     let directory = Directory::new("source");
     let path = directory.write("ordinary.cairn", &programs::ordinary().bytes);
     fs::create_dir_all(directory.0.join("src")).unwrap();
@@ -332,7 +332,7 @@ fn source_files_are_shown_below_the_given_directories_and_nowhere_else() {
 }
 
 #[test]
-fn damaged_recordings_are_told_of_or_shown_as_far_as_they_go() {
+fn view_shows_damaged_recordings_as_far_as_they_go() {
     let directory = Directory::new("damaged");
     let whole = programs::ordinary().bytes;
     directory.write("whole.cairn", &whole);

@@ -9,8 +9,8 @@ use cairn_memory::image::Image;
 
 use super::{Address, Aggregator, HeapProfile, Module, NO_FRAMES, Sampling, Scope, Stacks};
 
-/// The stacks of an image's blocks with modules, as [`Names`](cairn_analysis::heap::Names) and [`Questions`](cairn_analysis::heap::Questions)
-/// take them.
+/// The stacks of an image's blocks with modules, as [`Names`](cairn_analysis::heap::Names) and
+/// [`Questions`](cairn_analysis::heap::Questions) take them.
 #[derive(Debug)]
 pub struct CoreStacks {
     /// The tree.
@@ -20,8 +20,8 @@ pub struct CoreStacks {
 }
 
 impl CoreStacks {
-    /// Finds the module of each frame. The numbers of `others`, as the stacks of threads are, innermost frame first, come
-    /// behind those of blocks.
+    /// Finds the module of each frame. The numbers of `others`, as the stacks of threads are,
+    /// innermost frame first, come behind those of blocks.
     #[must_use]
     pub fn new(image: &Image, found: &BlockStacks, others: &[Vec<Frame>]) -> Self {
         let mut builder = Builder::new(image);

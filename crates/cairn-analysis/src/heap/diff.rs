@@ -1,8 +1,9 @@
 //! Compares two heaps, or two moments of one: which stacks grew.
 //!
-//! Stacks are matched by the names of their functions, modules and files, never by addresses or lines: between two builds, or
-//! two runs, these are what stays. Frames without a name count as their module, and neighbours of one module as one, since
-//! without symbols not even the number of functions is known. Versions at the end of a library's name do not count.
+//! Stacks are matched by the names of their functions, modules and files, never by addresses or
+//! lines: between two builds, or two runs, these are what stays. Frames without a name count as
+//! their module, and neighbours of one module as one, since without symbols not even the number of
+//! functions is known. Versions at the end of a library's name do not count.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -105,7 +106,8 @@ impl Diff {
         self.grouped(DiffFrame::clone)
     }
 
-    /// The changes by the module of the function that asked, the greatest first: frames without a function.
+    /// The changes by the module of the function that asked, the greatest first: frames without a
+    /// function.
     #[must_use]
     pub fn by_module(&self) -> Vec<DiffEntry> {
         self.grouped(|asker| DiffFrame { function: None, module: asker.module.clone(), file: None })
@@ -132,7 +134,8 @@ impl Diff {
 /// Stacks as paths of what is compared, numbered the same for both recordings.
 #[derive(Default)]
 pub(super) struct Paths {
-    /// A path: its outer part, and its innermost frame. Path 0 has no frames and is not in the list.
+    /// A path: its outer part, and its innermost frame. Path 0 has no frames and is not in the
+    /// list.
     pub(super) paths: Vec<(u32, u32)>,
     path_numbers: HashMap<(u32, u32), u32>,
     pub(super) frames: Vec<DiffFrame>,

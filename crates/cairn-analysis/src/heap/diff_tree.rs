@@ -1,7 +1,8 @@
-//! The calls of two recordings as one tree, with what each of the two has at every call: what a differential flame graph is drawn from.
+//! The calls of two recordings as one tree, with what each of the two has at every call: what a
+//! differential flame graph is drawn from.
 //!
-//! Stacks are matched as [`Diff`](super::Diff) matches them: by the names of functions, modules and files. So another build, or the
-//! same program at other addresses, falls on the same branches.
+//! Stacks are matched as [`Diff`](super::Diff) matches them: by the names of functions, modules and
+//! files. So another build, or the same program at other addresses, falls on the same branches.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,8 @@ use super::diff::{DiffFrame, NO_PATH, Paths};
 use super::questions::Questions;
 use super::{Cost, Sums};
 
-/// Two recordings as one tree; node 0 is the root, which holds everything, and every call comes before those in it.
+/// Two recordings as one tree; node 0 is the root, which holds everything, and every call comes
+/// before those in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiffTree {
     /// The calls.
@@ -36,8 +38,8 @@ pub struct DiffNode {
 }
 
 impl DiffTree {
-    /// Compares two recordings. Of more than `most_calls` calls those are merged that are the smallest part of every
-    /// cost in both; every sum stays what it is.
+    /// Compares two recordings. Of more than `most_calls` calls those are merged that are the
+    /// smallest part of every cost in both; every sum stays what it is.
     ///
     /// ```no_run
     /// # use cairn_analysis::heap::{DiffTree, Questions};
@@ -79,7 +81,8 @@ enum PathFate {
     LeftOut,
 }
 
-/// Decides which paths stay, and moves the sums of the others into the first of their outer paths that is not large enough.
+/// Decides which paths stay, and moves the sums of the others into the first of their outer paths
+/// that is not large enough.
 fn keep_largest(
     paths: &[(u32, u32)],
     sums: &mut [(Sums, Sums)],
@@ -146,7 +149,8 @@ fn keep_largest(
     (fates, put_together)
 }
 
-/// The nodes of the paths that stay, each call in front of those in it, and the larger ones of these first.
+/// The nodes of the paths that stay, each call in front of those in it, and the larger ones of
+/// these first.
 fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], fates: &[PathFate]) -> Vec<DiffNode> {
     let mut bytes: Vec<u64> = (0..sums.len())
         .map(|path| match fates[path] {
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_both_are_in_one_tree_with_what_each_has() {
+    fn diff_tree_holds_the_calls_and_sums_of_both() {
         let before: &[(&[&str], u64)] = &[(&["run", "load"], 100), (&["run", "gone"], 50), (&["run"], 7)];
         // In another order, and so at other addresses.
         let after: &[(&[&str], u64)] =
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_in_both_is_put_together_and_missing_in_no_sum() {
+    fn small_calls_are_merged_and_stay_in_every_sum() {
         let names: Vec<&'static str> = ["a", "b", "c", "d", "e", "f", "g", "h"].to_vec();
         let paths: Vec<Vec<&'static str>> = names.iter().map(|&name| vec!["run", name, "inner"]).collect();
         let of = |factor: u64| -> Vec<(&[&'static str], u64)> {

@@ -1,7 +1,9 @@
-//! Flame graphs: one SVG file that explains itself in any browser, and the folded stacks that other tools draw from.
+//! Flame graphs: one SVG file that explains itself in any browser, and the folded stacks that other
+//! tools draw from.
 //!
-//! The file needs nothing else: the layout is in it, so that it is right where no script runs (in a viewer, in a mail); the
-//! script in it zooms and searches. Widths are memory or calls, heights are calls deep, `main` at the bottom.
+//! The file needs nothing else: the layout is in it, so that it is right where no script runs (in a
+//! viewer, in a mail); the script in it zooms and searches. Widths are memory or calls, heights are
+//! calls deep, `main` at the bottom.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -134,8 +136,9 @@ impl Questions<'_> {
         writeln!(svg, "<text x=\"{:.2}\" y=\"{:.1}\">{}</text></g>", x + 3.0, y + 12.0, Escaped(&text))
     }
 
-    /// The stacks of all allocations, a line each, as other tools read them: functions from `main` inwards with `;` between
-    /// them, a space, and the cost. Stacks of the same functions are one line.
+    /// The stacks of all allocations, a line each, as other tools read them: functions from `main`
+    /// inwards with `;` between them, a space, and the cost. Stacks of the same functions are one
+    /// line.
     #[must_use]
     pub fn folded(&mut self, cost: Cost) -> String {
         let costs: Vec<_> = self
@@ -222,7 +225,8 @@ fn colour(name: &str, module: &str) -> String {
     format!("hsl({hue},{}%,{}%)", 55 + shade % 25, 66 + (shade >> 8) % 14)
 }
 
-/// A text in one line: a command may hold a whole script. Runs of blanks and newlines are one blank.
+/// A text in one line: a command may hold a whole script. Runs of blanks and newlines are one
+/// blank.
 fn one_line(text: &str) -> String {
     text.split(|c: char| c.is_whitespace() || c.is_control())
         .filter(|word| !word.is_empty())
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_a_script_is_one_line_that_ends_before_the_buttons() {
+    fn flame_heading_is_one_line_before_the_buttons() {
         let title = format!("sh -c 'set -e\n\tfor i in 1 2\r\ndo\n{}'", "work; ".repeat(100));
         let line = one_line(&title);
         assert!(line.starts_with("sh -c 'set -e for i in 1 2 do work; work;"), "{line}");
@@ -291,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cut_to_what_fits() {
+    fn flame_names_are_cut_to_their_room() {
         assert_eq!(cut("function", 2), "");
         assert_eq!(cut("function", 5), "func…");
         assert_eq!(cut("fünction", 8), "fünction");

@@ -1,11 +1,13 @@
-//! Which functions are the allocator's, or come before `main`: they say nothing about why memory was asked for.
+//! Which functions are the allocator's, or come before `main`: they say nothing about why memory
+//! was asked for.
 
 /// The role of a function in the answer to where memory goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// It may be the answer.
     Ordinary,
-    /// It hands memory through: `malloc`, `operator new`, `std::allocator`, a vector's growth, `xmalloc`.
+    /// It hands memory through: `malloc`, `operator new`, `std::allocator`, a vector's growth,
+    /// `xmalloc`.
     Allocator,
     /// It leads to `main` or to a thread's function.
     Startup,
@@ -39,8 +41,9 @@ pub fn role_of(name: &str) -> Role {
     if STARTUP.binary_search(&&*plain).is_ok() { Role::Startup } else { Role::Ordinary }
 }
 
-/// True for what the C++ standard library keeps for itself: names that begin with an underscore, which programs may not
-/// have. The rest is what a programmer wrote: `std::vector::push_back`, not how it gets there.
+/// True for what the C++ standard library keeps for itself: names that begin with an underscore,
+/// which programs may not have. The rest is what a programmer wrote: `std::vector::push_back`, not
+/// how it gets there.
 fn is_inside_cpp_library(plain: &str) -> bool {
     let Some(mut inner) = plain.strip_prefix("std::").or_else(|| plain.strip_prefix("__gnu_cxx::")) else {
         return false;
@@ -91,7 +94,8 @@ pub fn plain_name(name: &str) -> String {
         }
     }
     plain.truncate(plain.trim_end().len());
-    // Text in front of the last space is a return type, except in operators, which have a space themselves.
+    // Text in front of the last space is a return type, except in operators, which have a space
+    // themselves.
     let start = match plain.find("operator") {
         Some(operator) => plain[..operator].rfind(' '),
         None => plain.replace(ANONYMOUS, ANONYMOUS_WITHOUT_SPACE).rfind(' '),
@@ -119,7 +123,8 @@ fn operator_length(name: &str) -> usize {
     WORD
 }
 
-/// In front of these the name continues as the list says; a leading `<` of Rust's paths is not looked at.
+/// In front of these the name continues as the list says; a leading `<` of Rust's paths is not
+/// looked at.
 const RUST_ALLOCATOR: &[&str] = &[
     "__rust_alloc",
     "__rust_realloc",
@@ -305,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_names_survive_what_is_no_name() {
+    fn plain_names_survive_malformed_names() {
         let cases = [
             ("bool operator< <int>(A<int> const&, A<int> const&)", "operator<"),
             ("Foo::operator()(int) const", "Foo::operator()"),

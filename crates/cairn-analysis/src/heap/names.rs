@@ -1,8 +1,10 @@
-//! Names for the frames of stacks, found as late and as rarely as can be: only for addresses that a question needs.
+//! Names for the frames of stacks, found as late and as rarely as can be: only for addresses that a
+//! question needs.
 //!
-//! Finding the names of all addresses of a large program takes longer than adding up its events. So questions ask in
-//! rounds: the innermost addresses of all stacks first (a few thousand), then those of the callers where the innermost ones
-//! turned out to be the allocator's; whole stacks only where they are shown.
+//! Finding the names of all addresses of a large program takes longer than adding up its events. So
+//! questions ask in rounds: the innermost addresses of all stacks first (a few thousand), then
+//! those of the callers where the innermost ones turned out to be the allocator's; whole stacks
+//! only where they are shown.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -16,8 +18,8 @@ use super::stacks::{Address, NO_FRAMES, Stacks};
 
 /// Something that knows the source frames of addresses.
 pub trait Namer {
-    /// For each of the addresses: innermost inlined call first, the function that holds the address last; empty when nothing
-    /// is known of it.
+    /// For each of the addresses: innermost inlined call first, the function that holds the address
+    /// last; empty when nothing is known of it.
     fn name(&self, stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>>;
 }
 
@@ -195,7 +197,8 @@ impl<'a> Names<'a> {
     pub fn find(&mut self, addresses: impl IntoIterator<Item = u32>) {
         let mut wanted = Vec::new();
         for index in addresses {
-            // The same addresses are asked for again and again: each is taken once, before there is something to sort.
+            // The same addresses are asked for again and again: each is taken once, before there is
+            // something to sort.
             if let Some(known @ None) = self.known.get_mut(index as usize) {
                 *known = Some(NO_LINES);
                 wanted.push(index);
@@ -306,7 +309,8 @@ impl<'a> Names<'a> {
         id
     }
 
-    /// The modules of which most functions that were met so far have no name, those with the most of them first.
+    /// The modules of which most functions that were met so far have no name, those with the most
+    /// of them first.
     #[must_use]
     pub fn mostly_unnamed(&self) -> Vec<&'a str> {
         let mut met: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
@@ -356,8 +360,9 @@ impl<'a> Names<'a> {
         self.roles.get(self.source_line(line).function.0 as usize) == Some(&role)
     }
 
-    /// For each of the stacks, the position that answers "who asked for this memory?": the innermost frame that is not the
-    /// allocator's. Finds the names that are needed for that, and no others.
+    /// For each of the stacks, the position that answers "who asked for this memory?": the
+    /// innermost frame that is not the allocator's. Finds the names that are needed for that, and
+    /// no others.
     pub fn askers(&mut self, stacks: &[u32]) -> Vec<Position> {
         let mut positions: Vec<Position> =
             stacks.iter().map(|&stack| Position { stack, inlined: 0 }).collect();
@@ -369,7 +374,8 @@ impl<'a> Names<'a> {
         positions
     }
 
-    /// Moves to the innermost ordinary frame at this address, or to the caller; true when that has to be looked at.
+    /// Moves to the innermost ordinary frame at this address, or to the caller; true when that has
+    /// to be looked at.
     fn step_outwards(&self, whole: u32, position: &mut Position) -> bool {
         let frames = self.at(position.stack);
         let allocator = |line: &LineId| self.folding.allocator && self.is(*line, Role::Allocator);
@@ -392,8 +398,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The next outer position, folded frames left out; `None` at the outermost one. The names of the whole stack must have
-    /// been asked for.
+    /// The next outer position, folded frames left out; `None` at the outermost one. The names of
+    /// the whole stack must have been asked for.
     #[must_use]
     pub fn caller(&self, position: Position) -> Option<Position> {
         let next = self.next_outer(position)?;
@@ -409,8 +415,8 @@ impl<'a> Names<'a> {
         Some(Position { stack: parent, inlined: 0 })
     }
 
-    /// True when from here to the outermost frame nothing but start-up is left. The outermost one, `_start`, has no name in
-    /// programs without symbols.
+    /// True when from here to the outermost frame nothing but start-up is left. The outermost one,
+    /// `_start`, has no name in programs without symbols.
     fn is_startup_from(&self, position: Position, mut after_startup: bool) -> bool {
         let mut outwards =
             std::iter::successors(Some(position), |&position| self.next_outer(position)).peekable();
@@ -447,7 +453,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// True when the frame at the position leads to `main` or to a thread's function, and such frames are left out.
+    /// True when the frame at the position leads to `main` or to a thread's function, and such
+    /// frames are left out.
     #[must_use]
     pub fn is_folded_startup(&self, line: LineId) -> bool {
         self.folding.startup && self.is(line, Role::Startup)

@@ -1,7 +1,8 @@
 //! Patterns of names, in filters and in lists of known leaks.
 //!
-//! The language is LeakSanitizer's, because the lists that people keep are written in it: a pattern is found anywhere in a
-//! text, `*` stands for any characters, `^` in front and `$` at the end match the borders of the text.
+//! The language is LeakSanitizer's, because the lists that people keep are written in it: a pattern
+//! is found anywhere in a text, `*` stands for any characters, `^` in front and `$` at the end
+//! match the borders of the text.
 
 use std::fmt;
 
@@ -103,7 +104,8 @@ impl Suppressions {
     ///
     /// # Errors
     ///
-    /// [`BadSuppression`] for the first line that is neither empty, nor a comment, nor `leak:` and a pattern.
+    /// [`BadSuppression`] for the first line that is neither empty, nor a comment, nor `leak:` and
+    /// a pattern.
     pub fn parse(text: &str) -> Result<Self, BadSuppression> {
         let mut patterns = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -143,8 +145,9 @@ pub struct Suppressed {
 }
 
 impl Suppressions {
-    /// Returns the leaks that each pattern leaves out of a profile, and the profile without these leaks: they still count for everything
-    /// else, and in the sums of threads and sizes. Only the names of stacks that leak are asked for.
+    /// Returns the leaks that each pattern leaves out of a profile, and the profile without these
+    /// leaks: they still count for everything else, and in the sums of threads and sizes. Only the
+    /// names of stacks that leak are asked for.
     #[must_use]
     pub fn apply(&self, profile: &HeapProfile, names: &mut Names<'_>) -> (Vec<Suppressed>, HeapProfile) {
         let mut held_back: Vec<Suppressed> = self
@@ -190,8 +193,9 @@ fn stack_matches(names: &Names<'_>, stack: u32, pattern: &Pattern) -> bool {
         .any(|stack| names.at(stack).iter().any(|&line| line_matches(names, line, pattern)))
 }
 
-/// Of all stacks, those of which any frame's function matches one of `functions`, and any frame's module one of `modules`;
-/// an empty list asks for nothing. For [`Scope::stacks`](super::Scope::stacks).
+/// Of all stacks, those of which any frame's function matches one of `functions`, and any frame's
+/// module one of `modules`; an empty list asks for nothing. For
+/// [`Scope::stacks`](super::Scope::stacks).
 #[must_use]
 pub fn stacks_with(names: &mut Names<'_>, functions: &[Pattern], modules: &[Pattern]) -> Vec<bool> {
     let stacks = names.stacks();

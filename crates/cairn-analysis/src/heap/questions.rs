@@ -1,4 +1,5 @@
-//! Answers questions to a profile with lists: the functions, lines, modules or stacks that asked for memory.
+//! Answers questions to a profile with lists: the functions, lines, modules or stacks that asked
+//! for memory.
 
 use std::cmp::Reverse;
 
@@ -38,7 +39,8 @@ pub struct Questions<'a> {
     pub(super) names: Names<'a>,
     pub(super) profile: &'a HeapProfile,
     pub(super) askers: Vec<Asker>,
-    /// Of each asker its line and sums: of all stacks, a few asked for memory, and lists go through these again and again.
+    /// Of each asker its line and sums: of all stacks, a few asked for memory, and lists go through
+    /// these again and again.
     rows: Vec<(LineId, Sums)>,
 }
 
@@ -86,7 +88,8 @@ pub struct Entry {
     pub sums: Sums,
     /// How far off they may be, in a sampled recording.
     pub errors: Errors,
-    /// The stacks that are in it, most expensive first, each with the position of the one that asked.
+    /// The stacks that are in it, most expensive first, each with the position of the one that
+    /// asked.
     pub stacks: Vec<(u32, Position)>,
 }
 
@@ -105,7 +108,8 @@ impl Places {
 
 const NO_ENTRY: u32 = u32::MAX;
 
-/// The order of stacks in an entry: the most expensive first, equal ones by number; then the asker's index.
+/// The order of stacks in an entry: the most expensive first, equal ones by number; then the
+/// asker's index.
 type Rank = (Reverse<Amount>, u32, u32);
 
 impl<'a> Questions<'a> {
@@ -154,14 +158,15 @@ impl<'a> Questions<'a> {
         sums_of(self.profile, stack)
     }
 
-    /// Lists who asked for memory, the most expensive first, without entries that cost nothing. Equal ones are ordered by name, so
-    /// that the same recording always gives the same answer.
+    /// Lists who asked for memory, the most expensive first, without entries that cost nothing.
+    /// Equal ones are ordered by name, so that the same recording always gives the same answer.
     #[must_use]
     pub fn top(&self, group: Group, cost: Cost) -> Vec<Entry> {
         self.top_of(group, cost, usize::MAX)
     }
 
-    /// As [`top`](Self::top), with only the first `most_stacks` of each entry in order, and the others behind them in any order.
+    /// As [`top`](Self::top), with only the first `most_stacks` of each entry in order, and the
+    /// others behind them in any order.
     #[must_use]
     pub fn top_of(&self, group: Group, cost: Cost, most_stacks: usize) -> Vec<Entry> {
         let mut entries: Vec<Entry> = Vec::new();
@@ -209,7 +214,8 @@ impl<'a> Questions<'a> {
         entries
     }
 
-    /// Puts the first stacks of an entry in order, the others behind them, and makes the line of the first one the entry's.
+    /// Puts the first stacks of an entry in order, the others behind them, and makes the line of
+    /// the first one the entry's.
     fn put_stacks(&self, entry: &mut Entry, mut ranks: Vec<Rank>, most_stacks: usize) {
         // The entry's line is that of the first one, also if no stack is shown.
         let most_stacks = most_stacks.max(1);

@@ -1,6 +1,7 @@
 //! Answers for programs: the output of `--json`, described field by field in `docs/book/reference/report.md`.
 //!
-//! The schemas are stable: within a version, fields are added and never change their meaning or go away.
+//! The schemas are stable: within a version, fields are added and never change their meaning or go
+//! away.
 
 use serde::Serialize;
 
@@ -59,8 +60,8 @@ pub struct Report {
     pub total_bytes: u64,
     /// Frees of them.
     pub total_frees: u64,
-    /// The kind of blocks that were not freed, here and in all fields whose names begin with `leaked`:
-    /// `leaked` when the program exited, else `alive`.
+    /// The kind of blocks that were not freed, here and in all fields whose names begin with
+    /// `leaked`: `leaked` when the program exited, else `alive`.
     pub unfreed: &'static str,
     /// Bytes that were not freed.
     pub leaked_bytes: u64,
@@ -149,7 +150,8 @@ pub struct Recorded {
     pub process: u32,
     /// When it began, in nanoseconds since 1970.
     pub started_wall_nanos: u64,
-    /// How it ended: `exit`, `exec`, `stopped`, `gone` (by `_exit` or a signal, of a child), or nothing when the recording has no end.
+    /// How it ended: `exit`, `exec`, `stopped`, `gone` (by `_exit` or a signal, of a child), or
+    /// nothing when the recording has no end.
     pub end: Option<&'static str>,
     /// Whether the recording ended, or was read, before the program ended: what was not freed is no
     /// leak then.
@@ -283,8 +285,8 @@ pub struct EntryJson {
     /// The function, file, line and module that asked for most of it.
     #[serde(flatten)]
     pub frame: FrameJson,
-    /// By the cost that was asked for: bytes at the peak, leaked, or allocated. For `count` and `temporary`, all bytes that
-    /// were allocated.
+    /// By the cost that was asked for: bytes at the peak, leaked, or allocated. For `count` and
+    /// `temporary`, all bytes that were allocated.
     pub bytes: u64,
     /// The blocks or allocations that go with it.
     pub count: u64,
@@ -605,7 +607,8 @@ pub struct DiffReport {
     pub schema: &'static str,
     /// The measure.
     pub cost: &'static str,
-    /// The kind of blocks that were not freed before: `leaked` when that program exited, else `alive`.
+    /// The kind of blocks that were not freed before: `leaked` when that program exited, else
+    /// `alive`.
     pub unfreed_before: &'static str,
     /// The same of those now.
     pub unfreed_after: &'static str,

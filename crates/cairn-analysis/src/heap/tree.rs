@@ -1,7 +1,7 @@
 //! Merges stacks into a tree of functions: from `main` inwards, or from the allocations outwards.
 //!
-//! A tree is grown level by level, and only where it will be shown: the names of a branch that is too small to be shown are
-//! never looked up.
+//! A tree is grown level by level, and only where it will be shown: the names of a branch that is
+//! too small to be shown are never looked up.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,7 +26,7 @@ pub struct TreeLimits {
     pub least_share: f64,
     /// Levels below this one are left out.
     pub most_levels: usize,
-    /// So many branches in all; the smallest are left out.
+    /// Most branches in all; the smallest are left out.
     pub most_nodes: usize,
 }
 
@@ -60,7 +60,8 @@ pub struct TreeNode {
     pub level: usize,
     /// The cost of it and of its children.
     pub amount: Amount,
-    /// The cost of itself: asked for by it, or, from the allocations outwards, of stacks in which it is the outermost frame.
+    /// The cost of itself: asked for by it, or, from the allocations outwards, of stacks in which
+    /// it is the outermost frame.
     pub own: Amount,
     /// Its children, most expensive first.
     pub children: Vec<usize>,
@@ -89,7 +90,8 @@ type Places = Vec<(Position, Amount)>;
 
 /// Tells what lies behind a set of places.
 trait Growth {
-    /// Finds the names of the places; returns the cost that ends in them, and the places behind them.
+    /// Finds the names of the places; returns the cost that ends in them, and the places behind
+    /// them.
     fn step(&self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places);
 
     /// Makes the names known that [`step`](Self::step) needs for all of these.
@@ -168,7 +170,8 @@ fn sum(places: &Places) -> Amount {
     places.iter().fold(Amount::default(), |sum, (_, amount)| sum.plus(*amount))
 }
 
-/// Merges places by function into children of `parent`. Returns the children that are large enough, with their places.
+/// Merges places by function into children of `parent`. Returns the children that are large enough,
+/// with their places.
 fn branch(
     questions: &Questions<'_>,
     tree: &mut Tree,
@@ -265,7 +268,8 @@ struct Inwards {
     closed: HashSet<Position>,
     /// Frames that took the place of the one outside of them.
     moved: HashSet<Position>,
-    /// The stacks one call further in than each stack: `children[first_child[s]..first_child[s + 1]]`.
+    /// The stacks one call further in than each stack: `children[first_child[s]..first_child[s +
+    /// 1]]`.
     children: Vec<u32>,
     first_child: Vec<u32>,
 }
@@ -282,7 +286,8 @@ impl Inwards {
                 None => lost = lost.plus(*amount),
             }
         }
-        // Parents have smaller numbers, so that each is complete before it is added to its own parent.
+        // Parents have smaller numbers, so that each is complete before it is added to its own
+        // parent.
         let mut first_child = vec![0_u32; stacks.len() + 1];
         for stack in (1..stacks.len()).rev() {
             if below[stack].is_zero() {
@@ -348,7 +353,8 @@ impl Inwards {
         start
     }
 
-    /// An outermost frame without a name is `_start` where it leads to start-up: then what it leads to takes its place.
+    /// An outermost frame without a name is `_start` where it leads to start-up: then what it leads
+    /// to takes its place.
     fn without_nameless_start(
         &mut self,
         questions: &mut Questions<'_>,

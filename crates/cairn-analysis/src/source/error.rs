@@ -31,7 +31,7 @@ pub enum SourceError {
     Unreadable {
         /// The whole text, with the file's name.
         text: String,
-        /// The reader's error, if it has more to tell.
+        /// The reader's error, if there is one.
         source: Option<ImportError>,
     },
     /// When a file of this kind cannot answer the question.

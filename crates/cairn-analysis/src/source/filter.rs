@@ -129,7 +129,8 @@ impl FromStr for TimePoint {
     }
 }
 
-/// A stretch of a heap's time. Blocks are counted that were allocated in it; those not freed in it are alive.
+/// A stretch of a heap's time. Blocks are counted that were allocated in it; those not freed in it
+/// are alive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimeSpan {
     /// Blocks that were allocated earlier are not counted.

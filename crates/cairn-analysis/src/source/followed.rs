@@ -11,7 +11,8 @@ use crate::file_kind::FileKind;
 use crate::heap::slices::Slices;
 use crate::heap::{About, HeapRead, LiveHeap, Scope, Stacks, Update};
 
-/// A heap that may still grow. [`catch_up`](Self::catch_up) reads what is new; a file that cannot grow has ended at once.
+/// A heap that may still grow. [`catch_up`](Self::catch_up) reads what is new; a file that cannot
+/// grow has ended at once.
 #[derive(Debug)]
 pub struct FollowedHeap {
     state: FollowedState,
@@ -140,7 +141,8 @@ impl FollowedHeap {
         self.complete().map(HeapSource::symbols)
     }
 
-    /// What happened in each slice of the time, once the heap has ended; `None` before, and of a file without times.
+    /// What happened in each slice of the time, once the heap has ended; `None` before, and of a
+    /// file without times.
     ///
     /// # Errors
     ///

@@ -130,7 +130,8 @@ impl ImageHeap {
     }
 }
 
-/// Names of the stacks in an image: of no module whose build is not known, unless `allows_mismatch`.
+/// Names of the stacks in an image: of no module whose build is not known, unless
+/// `allows_mismatch`.
 #[must_use]
 pub fn names_of_image(
     stacks: &Stacks,
@@ -146,7 +147,8 @@ pub fn names_of_image(
     names.without(modules.filter(|(_, module)| is_unsure(module)).map(|(index, _)| index))
 }
 
-/// True when any build of a module may have run: the names in the file on disk may be those of other functions.
+/// True when any build of a module may have run: the names in the file on disk may be those of
+/// other functions.
 fn is_unsure(module: &ImageModule) -> bool {
     !module.is_identified || module.build_id.is_empty() && matches!(module.file, FileState::Different(_))
 }

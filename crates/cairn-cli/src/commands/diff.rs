@@ -16,9 +16,9 @@ use crate::output::{Outcome, Palette, Progress, printable};
 
 /// Show what grew between two recordings or core files, or two moments of one recording
 ///
-/// Compares files of any kind: recordings, core files, files of other tools. Of a core file or minidump the blocks that were
-/// alive are compared. Stacks are matched by functions, modules and files, not by addresses or lines, so that another build
-/// compares well.
+/// Compares files of any kind: recordings, core files, files of other tools. Of a core file or
+/// minidump the blocks that were alive are compared. Stacks are matched by functions, modules and
+/// files, not by addresses or lines, so that another build compares well.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DiffCommand {
@@ -51,8 +51,8 @@ pub(crate) struct DiffCommand {
     #[command(flatten)]
     list: ListOptions,
 
-    /// End with exit code 4 when the cost grew by more than this, as 64KiB, 100, or 5% of what it was; for checks before a
-    /// merge
+    /// End with exit code 4 when the cost grew by more than this, as 64KiB, 100, or 5% of what it
+    /// was; for checks before a merge
     #[arg(long, value_name = "AMOUNT", value_parser = parse_growth)]
     fail_above: Option<Growth>,
 

@@ -26,13 +26,13 @@ use crate::output::{Outcome, Progress, complain};
 
 /// Write a heap in the format of another tool: pprof, Firefox Profiler, heaptrack, speedscope …
 ///
-/// Takes recordings of heaps and of marks, core files, and files of other tools. The command says on
-/// standard error what a format cannot hold.
+/// Takes recordings of heaps and of marks, core files, and files of other tools. The command says
+/// on standard error what a format cannot hold.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Export {
-    /// A recording, a core file or minidump, a file of heaptrack, pprof, the Firefox Profiler or call-stack-tracker; - for
-    /// standard input
+    /// A recording, a core file or minidump, a file of heaptrack, pprof, the Firefox Profiler or
+    /// call-stack-tracker; - for standard input
     file: PathBuf,
 
     /// The format
@@ -55,7 +55,8 @@ pub(crate) struct Export {
     #[arg(long, hide = true, value_name = "ROWS", conflicts_with = "by")]
     table: Option<TableRows>,
 
-    /// The measure, in formats that hold one number for each stack: folded, heapprofile [default: peak]
+    /// The measure, in formats that hold one number for each stack: folded, heapprofile [default:
+    /// peak]
     #[arg(long, value_name = "COST")]
     cost: Option<CostName>,
 
@@ -86,7 +87,8 @@ pub(crate) struct Export {
     input: HeapInput,
 }
 
-/// The value of `--to`: the end of a stretch of time. It was the name of a format, which is still understood.
+/// The value of `--to`: the end of a stretch of time. It was the name of a format, which is still
+/// understood.
 #[derive(Clone, Copy)]
 enum ToValue {
     Time(TimePoint),
@@ -416,7 +418,8 @@ impl Export {
     }
 }
 
-/// The file's name with another ending. In `app.4711`, the number behind the last point is no ending.
+/// The file's name with another ending. In `app.4711`, the number behind the last point is no
+/// ending.
 fn beside(file: &Path, extension: &str) -> PathBuf {
     let is_ending = |ending: &std::ffi::OsStr| ending == "cairn" || ending == "spool";
     let stem = if file.extension().is_some_and(is_ending) { file.file_stem() } else { file.file_name() };

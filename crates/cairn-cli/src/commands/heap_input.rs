@@ -23,8 +23,9 @@ pub(crate) use cairn_analysis::source::parse_size;
 /// Which part of a heap is read, and how its frames are shown.
 #[derive(Args)]
 pub(crate) struct HeapInput {
-    /// Count only blocks that match: function=PATTERN or module=PATTERN (any frame of the stack), thread=NAME or
-    /// thread=NUMBER, size=FROM..TO. May be repeated: kinds narrow down, the same kind widens. Patterns know *, ^ and $
+    /// Count only blocks that match: function=PATTERN or module=PATTERN (any frame of the stack),
+    /// thread=NAME or thread=NUMBER, size=FROM..TO. May be repeated: kinds narrow down, the same
+    /// kind widens. Patterns know *, ^ and $
     #[arg(long, value_name = "KIND=WHAT")]
     filter: Vec<WrittenFilter>,
 
@@ -92,7 +93,8 @@ pub(crate) struct OpenHeap {
     _file: InputFile,
 }
 
-/// An error of the library as one of this command; a span that is empty ends it as other wrong arguments do.
+/// An error of the library as one of this command; a span that is empty ends it as other wrong
+/// arguments do.
 pub(crate) fn failed(error: SourceError) -> io::Error {
     match error {
         SourceError::EmptySpan => {
@@ -140,7 +142,8 @@ impl HeapInput {
         options
     }
 
-    /// Says which modules have no names, and why; has the missing indexes built. To be called after the answers.
+    /// Says which modules have no names, and why; has the missing indexes built. To be called after
+    /// the answers.
     pub(crate) fn finish(&self, symbols: SourceNames) {
         if let Some(names) = symbols.into_lookups() {
             complain_about_modules(&names);

@@ -112,8 +112,8 @@ pub(crate) fn width() -> usize {
     stated.or_else(terminal).unwrap_or(100).clamp(60, 400)
 }
 
-/// Shortens a function's name to `most` characters: drops its parameters first, then its template arguments, then its
-/// middle.
+/// Shortens a function's name to `most` characters: drops its parameters first, then its template
+/// arguments, then its middle.
 pub(crate) fn shortened(name: &str, most: usize) -> String {
     let fits = |text: &str| text.chars().count() <= most;
     if fits(name) {
@@ -139,8 +139,8 @@ pub(crate) fn shortened(name: &str, most: usize) -> String {
     short[..front].iter().chain(&['…']).chain(&short[short.len() - back..]).collect()
 }
 
-/// The name with what is in the brackets of this depth replaced by `…`. A `<` or `>` of an operator is none, and neither is
-/// a bracket that begins the name, as in Rust's `<T as Trait>::f`.
+/// The name with what is in the brackets of this depth replaced by `…`. A `<` or `>` of an operator
+/// is none, and neither is a bracket that begins the name, as in Rust's `<T as Trait>::f`.
 fn without_brackets(name: &str, open: char, close: char, from_depth: usize) -> String {
     const ANONYMOUS: &str = "(anonymous namespace)";
     let mut text = String::with_capacity(name.len());

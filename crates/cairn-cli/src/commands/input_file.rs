@@ -3,19 +3,19 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::file_kind::{FileKind, WrongFile};
 
 use crate::output::max_unpacked_bytes;
 
-/// Most bytes that are taken from a pipe; 16 GiB, because recordings and cores of that size are
-/// read from files in practice, and a pipe without an end must not fill the disk. `--max-unpacked`
-/// sets another limit.
-const MOST_PIPED_BYTES: u64 = 16 << 30;
+/// Most bytes that are taken from a pipe; 8 GiB, as compressed cores may unpack to: a pipe without
+/// an end must not fill the disk. `--max-unpacked` sets another limit.
+const MOST_PIPED_BYTES: u64 = 8 << 30;
 
-/// A file to read. What comes from a pipe is in an unnamed file for as long as this lives, because
-/// most formats are read more than once.
+/// A file to read. Bytes of a pipe are in an unnamed file for as long as this lives, because most
+/// formats are read more than once.
 #[derive(Debug)]
 pub(crate) struct InputFile {
     path: PathBuf,
@@ -37,7 +37,7 @@ impl InputFile {
         }
         // A pipe, as the shell's <(command) is one. Directories and missing files are for the
         // reader to refuse.
-        let is_pipe = given.metadata().is_ok_and(|facts| !facts.is_file() && !facts.is_dir());
+        let is_pipe = given.metadata().is_ok_and(|facts| facts.file_type().is_fifo());
         if is_pipe {
             let name = given.display().to_string();
             let pipe = File::open(given).map_err(|error| named(&name, error))?;

@@ -1,4 +1,5 @@
-//! Options that mean the same in every command: `--by`, `--cost`, `--limit`, `--full`, `--at`, `--from`, `--to`, `-o`.
+//! Options that mean the same in every command: `--by`, `--cost`, `--limit`, `--full`, `--at`,
+//! `--from`, `--to`, `-o`.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -227,7 +228,8 @@ impl Write for TextOutput {
 /// How much of a list or tree is shown.
 #[derive(Args, Clone, Copy, Default)]
 pub(crate) struct ListOptions {
-    /// Entries of each list; with a percent sign, as 1%, only entries that are at least this part of the whole
+    /// Entries of each list; with a percent sign, as 1%, only entries that are at least this part
+    /// of the whole
     #[arg(short = 'n', long, value_name = "COUNT|PERCENT", value_parser = parse_limit, conflicts_with = "full")]
     limit: Option<Limit>,
 

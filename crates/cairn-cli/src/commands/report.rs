@@ -26,14 +26,14 @@ use print::ReportPrinter;
 
 /// Show where the memory goes: peak, leaks, allocations
 ///
-/// Reads a recording of `cairn heap`, also while the program still runs, and other files that hold a heap. Without --by it
-/// shows the whole picture: totals, memory over time, and the functions with most memory at the peak, most leaks, most
-/// allocations and most temporary allocations.
+/// Reads a recording of `cairn heap`, also while the program still runs, and other files that hold
+/// a heap. Without --by it shows the whole picture: totals, memory over time, and the functions
+/// with most memory at the peak, most leaks, most allocations and most temporary allocations.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportCommand {
-    /// A recording, a core file or minidump, a file of heaptrack, pprof, the Firefox Profiler or call-stack-tracker; - for
-    /// standard input
+    /// A recording, a core file or minidump, a file of heaptrack, pprof, the Firefox Profiler or
+    /// call-stack-tracker; - for standard input
     file: PathBuf,
 
     /// Show only this view
@@ -66,7 +66,8 @@ pub(crate) struct ReportCommand {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "json", "output"])]
     html: Option<PathBuf>,
 
-    /// Check all events of a recording that has a summary, whatever its size; without it, up to 64 MiB of them
+    /// Check all events of a recording that has a summary, whatever its size; without it, up to 64
+    /// MiB of them
     #[arg(long)]
     check: bool,
 

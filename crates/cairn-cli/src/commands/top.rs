@@ -32,14 +32,15 @@ use watch::{News, Watch};
 
 /// Show who holds a program's memory while it runs
 ///
-/// Reads a recording once a second and shows who holds memory, whose memory grows, and who allocates most. The program must be
-/// recorded: by `cairn heap PROGRAM`, or by `cairn heap --attach PID` when it runs already. A recording that has ended, a core
-/// file, or a file of another tool is shown as it is.
+/// Reads a recording once a second and shows who holds memory, whose memory grows, and who
+/// allocates most. The program must be recorded: by `cairn heap PROGRAM`, or by `cairn heap
+/// --attach PID` when it runs already. A recording that has ended, a core file, or a file of
+/// another tool is shown as it is.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
-    /// The process, or a file: a recording, a core file, a file of another tool; a directory with one recording in it; - for
-    /// standard input
+    /// The process, or a file: a recording, a core file, a file of another tool; a directory with
+    /// one recording in it; - for standard input
     #[arg(value_name = "PID|FILE")]
     target: OsString,
 
@@ -47,7 +48,8 @@ pub(crate) struct Top {
     #[arg(long, value_name = "VIEW", value_enum, default_value_t = By::Function)]
     by: By,
 
-    /// The cost that rows are ordered by: leaked is what is alive now, count the allocations in a second
+    /// The cost that rows are ordered by: leaked is what is alive now, count the allocations in a
+    /// second
     #[arg(long, value_name = "COST", conflicts_with = "sort")]
     cost: Option<RowCost>,
 

@@ -17,14 +17,15 @@ use crate::output::{Outcome, complain};
 
 /// Open heaps in a browser, also while the program runs
 ///
-/// Serves a page on this machine until Ctrl-C, and opens it. It is the page of `cairn report --format html`, and more: it follows
-/// a running program, starts and stops its recording, sets marks, compares two files, reads parts of large ones, and shows source
-/// files. Only a browser with the printed address can open it: the address holds a token that is new each time.
+/// Serves a page on this machine until Ctrl-C, and opens it. It is the page of `cairn report
+/// --format html`, and more: it follows a running program, starts and stops its recording, sets
+/// marks, compares two files, reads parts of large ones, and shows source files. Only a browser
+/// with the printed address can open it: the address holds a token that is new each time.
 #[derive(Args)]
 #[command(name = "view", after_help = EXAMPLES)]
 pub(crate) struct ViewCommand {
-    /// A recording, a core file or a file of another tool; two of them to compare; a directory with recordings; the id of a
-    /// process that is recorded; - for standard input
+    /// A recording, a core file or a file of another tool; two of them to compare; a directory with
+    /// recordings; the id of a process that is recorded; - for standard input
     #[arg(required = true, value_name = "FILE|DIR|PID")]
     what: Vec<PathBuf>,
 
@@ -48,8 +49,8 @@ pub(crate) struct ViewCommand {
     #[arg(long)]
     ipv6: bool,
 
-    /// Show source files below this directory; with FROM=TO, recorded names below FROM are searched for in TO. May be repeated;
-    /// without it no file is shown
+    /// Show source files below this directory; with FROM=TO, recorded names below FROM are searched
+    /// for in TO. May be repeated; without it no file is shown
     #[arg(long, value_name = "DIR|FROM=TO")]
     source: Vec<PathBuf>,
 

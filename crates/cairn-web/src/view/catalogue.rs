@@ -1,6 +1,7 @@
 //! Lists the recordings, and what is known of each without reading it.
 //!
-//! A recording is called by its file's name everywhere: the browser never names a path, so that it cannot ask for one.
+//! A recording is called by its file's name everywhere: the browser never names a path, so that it
+//! cannot ask for one.
 
 use std::collections::HashSet;
 use std::fs::{self, File};

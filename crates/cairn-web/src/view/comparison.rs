@@ -1,7 +1,8 @@
-//! Two recordings, or two parts of one, as one tree: what the page draws a differential flame graph from.
+//! Two recordings, or two parts of one, as one tree: what the page draws a differential flame graph
+//! from.
 //!
-//! The bytes are laid out as those of a page's content are: a JSON object, and columns behind it. The tree is
-//! [`DiffTree`]'s, which matches calls by their names.
+//! The bytes are laid out as those of a page's content are: a JSON object, and columns behind it.
+//! The tree is [`DiffTree`]'s, which matches calls by their names.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

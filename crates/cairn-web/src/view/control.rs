@@ -1,6 +1,8 @@
-//! Tells a program to record or not to, and puts marks into its recording: what `cairn heap ctl` does.
+//! Tells a program to record or not to, and puts marks into its recording: what `cairn heap ctl`
+//! does.
 //!
-//! The program reads a word of its spool; so a file is written to, and only one whose header says that it is a spool.
+//! The program reads a word of its spool; so a file is written to, and only one whose header says
+//! that it is a spool.
 
 use std::io;
 use std::path::Path;

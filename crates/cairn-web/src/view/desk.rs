@@ -1,7 +1,9 @@
-//! One heap that is viewed: opened, read and named by a thread of its own, which answers one request after the other.
+//! One heap that is viewed: opened, read and named by a thread of its own, which answers one
+//! request after the other.
 //!
-//! Names are found once and cached, and they borrow the recording's tables: so everything stays on the stack of one thread, and
-//! a recording that grows is read again by beginning a turn of a loop anew.
+//! Names are found once and cached, and they borrow the recording's tables: so everything stays on
+//! the stack of one thread, and a recording that grows is read again by beginning a turn of a loop
+//! anew.
 //!
 //! ```text
 //!                                    +-- grows: update --> answer, answer, ... --> due? --+
@@ -242,7 +244,8 @@ fn serve(path: &Path, naming: &Naming, queue: &Receiver<Request>) {
     }
 }
 
-/// Answers from a file that no program writes, until its file is another one; gives back the request that found that.
+/// Answers from a file that no program writes, until its file is another one; gives back the
+/// request that found that.
 fn answer_from_file(
     path: &Path,
     naming: &Naming,
@@ -490,7 +493,8 @@ pub(crate) fn scope(
     Ok((scope, words))
 }
 
-/// The names of the threads that a page shows by this name or number: a page shows no character that moves others.
+/// The names of the threads that a page shows by this name or number: a page shows no character
+/// that moves others.
 fn threads_shown_as<'t>(threads: &'t [ThreadName], wanted: &'t str) -> impl Iterator<Item = String> + 't {
     let is_wanted = move |name: &&String| shown(name) == wanted;
     let names = threads.iter().flat_map(|thread| std::iter::once(&thread.name).chain(&thread.earlier_names));
@@ -498,7 +502,8 @@ fn threads_shown_as<'t>(threads: &'t [ThreadName], wanted: &'t str) -> impl Iter
     names.filter(is_wanted).cloned().chain(numbers.filter(move |number| *number == wanted))
 }
 
-/// The stacks that go through the calls of these keys, from `main` inwards, and what these calls are called.
+/// The stacks that go through the calls of these keys, from `main` inwards, and what these calls
+/// are called.
 fn stacks_below(whole: &HeapRead, names: &mut Names<'_>, keys: &[u32]) -> Option<(Vec<bool>, Vec<String>)> {
     let askers = Askers::new(&whole.profile, names);
     let frames = Frames::new(&whole.profile, names, &askers, 0.0, usize::MAX);
@@ -532,7 +537,8 @@ fn stacks_below(whole: &HeapRead, names: &mut Names<'_>, keys: &[u32]) -> Option
     Some((below, path))
 }
 
-/// The key of a function in an address, in all versions of a recording: the page computes the same from the same texts.
+/// The key of a function in an address, in all versions of a recording: the page computes the same
+/// from the same texts.
 pub(crate) fn key(name: &str, module_path: &str) -> u32 {
     let text = [shown(name), "\0".into(), shown(module_path)];
     let units = text.iter().flat_map(|part| part.encode_utf16());

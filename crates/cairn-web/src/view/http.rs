@@ -26,7 +26,8 @@ use crate::html;
 /// A browser opens six. Clients without the token do not keep it out, however many
 /// they are: see `seats`.
 const MOST_CONNECTIONS: usize = 128;
-/// The header of a request, with a path of calls in it. The buffer may be four times as large before the length is known.
+/// The header of a request, with a path of calls in it. The buffer may be four times as large
+/// before the length is known.
 const MOST_HEADER_BYTES: usize = 32 << 10;
 const MOST_HEADERS: usize = 64;
 /// The text of a mark is the largest that anybody sends.

@@ -1,7 +1,8 @@
 //! The text of a source file, when it lies under a directory that was named for that.
 //!
-//! The names of files come from a recording, which may be a stranger's. So nothing is read but below the roots that the user
-//! gave, after every symbolic link was followed; and nothing but regular files of a bounded size, as text. Without roots there is no source.
+//! The names of files come from a recording, which may be a stranger's. So nothing is read but
+//! below the roots that the user gave, after every symbolic link was followed; and nothing but
+//! regular files of a bounded size, as text. Without roots there is no source.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -50,8 +51,8 @@ impl SourceRoot {
         if name.is_absolute() {
             places.push(name.to_owned());
         }
-        // As it was called where it was built, and with fewer and fewer of the outer directories; a name alone is too little
-        // where more is known.
+        // As it was called where it was built, and with fewer and fewer of the outer directories; a
+        // name alone is too little where more is known.
         let parts: Vec<Component<'_>> =
             name.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         let least = parts.len().min(2);
@@ -92,7 +93,8 @@ pub(crate) fn read(roots: &[SourceRoot], name: &str) -> Result<SourceText, NoSou
     if name.is_empty() || name.len() > MOST_NAME_BYTES || name.contains('\0') {
         return Err(NoSource::NotFound);
     }
-    // Nothing that climbs: a compiler that writes `..` means a place that is below a root by another name as well.
+    // Nothing that climbs: a compiler that writes `..` means a place that is below a root by
+    // another name as well.
     let name: PathBuf = Path::new(name).components().fold(PathBuf::new(), |mut path, part| {
         match part {
             Component::ParentDir => drop(path.pop()),
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_text_below_the_roots_is_shown_whatever_the_name_says() {
+    fn source_text_is_shown_below_the_roots_only() {
         let directory = Directory::new("traversal");
         let at = |name: &str| directory.0.join(name);
         fs::write(at("project/src/load.c"), "int main(void) {}\n").unwrap();
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_names_are_looked_up_where_they_were_said_to_be() {
+    fn recorded_names_are_searched_in_their_mapped_roots() {
         let directory = Directory::new("mapping");
         fs::write(directory.0.join("project/src/load.c"), "é\n").unwrap();
         fs::write(directory.0.join("project/src/latin.c"), b"\xe9\n").unwrap();

@@ -1,6 +1,7 @@
 //! Parses the address of a request: its path, and its query behind the question mark.
 //!
-//! Every byte may come from a stranger: memory is bounded by a multiple of the request, and invalid requests get an error.
+//! Every byte may come from a stranger: memory is bounded by a multiple of the request, and invalid
+//! requests get an error.
 
 use std::collections::HashMap;
 
@@ -15,8 +16,8 @@ const MOST_TEXT: usize = 2000;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct InvalidRequest(pub(crate) String);
 
-/// The parts of a path between its slashes, each with its percent signs resolved: a name of a file may hold a slash then, which
-/// is looked up in a list and opened nowhere.
+/// The parts of a path between its slashes, each with its percent signs resolved: a name of a file
+/// may hold a slash then, which is looked up in a list and opened nowhere.
 pub(crate) fn decoded_parts(path: &str) -> Result<Vec<String>, InvalidRequest> {
     path.trim_start_matches('/').split('/').map(|part| decoded(part, false)).collect()
 }
@@ -40,7 +41,8 @@ fn decoded(text: &str, is_query: bool) -> Result<String, InvalidRequest> {
     String::from_utf8(bytes).map_err(|_| bad())
 }
 
-/// The text as a part of an address: letters and digits as they are, other bytes behind percent signs.
+/// The text as a part of an address: letters and digits as they are, other bytes behind percent
+/// signs.
 pub(crate) fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -134,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percent_signs_stand_for_bytes_and_what_stands_for_none_is_refused() {
+    fn percent_encoding_is_decoded_or_refused() {
         let cases: &[(&str, Option<&[&str]>)] = &[
             ("/", Some(&[""])),
             ("/api/1", Some(&["api", "1"])),
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_recordings_are_read_and_nonsense_is_told() {
+    fn request_parts_are_parsed_and_invalid_ones_refused() {
         let part = |text: &str| Query::parse(text).and_then(|query| query.part(""));
         assert_eq!(part("").unwrap(), Part::default());
         assert_eq!(part("thread=&size=&below=").unwrap(), Part::default());

@@ -146,7 +146,8 @@ impl App {
         let since = std::mem::replace(&mut self.taken, Instant::now()).elapsed();
         if let Some(old) = &self.seen {
             let before = Counts::of(&old.read.profile, &old.about);
-            // Times of the recording are those of the events; where none came, that of the clock on the wall passes all the same.
+            // Times of the recording are those of the events; where none came, that of the clock on
+            // the wall passes all the same.
             self.seconds = match now.nanos.saturating_sub(before.nanos) {
                 0 => since.as_secs_f64(),
                 nanos => nanos as f64 / 1e9,

@@ -1,5 +1,5 @@
-//! Names, found by a thread of its own, each address once: the symbols of a large program take seconds, and what has no name yet is
-//! shown as a place in its module.
+//! Names, found by a thread of its own, each address once: the symbols of a large program take
+//! seconds, and what has no name yet is shown as a place in its module.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -14,14 +14,15 @@ use cairn_format::StatedAddress;
 use cairn_format::recording::PcKind;
 use cairn_symbols::{AddressKind, Lookup, Place, SourceFrame, SymbolizerOptions};
 
-/// A place in a module. Modules have numbers of their own here, which stay when a recording learns of more.
+/// A place in a module. Modules have numbers of their own here, which stay when a recording learns
+/// of more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     module: u32,
     lookup: Lookup,
 }
 
-/// So many addresses are asked for at once: the screen gets names in small portions.
+/// Addresses that are named at once; 64, so that the screen gets names in small portions.
 const PORTION: usize = 64;
 
 /// The names that are known, and the thread that finds the others.
@@ -47,7 +48,8 @@ struct Finder {
 }
 
 impl Naming {
-    /// Begins to find names: the file's own ones, or those in symbol files; without options there are none.
+    /// Begins to find names: the file's own ones, or those in symbol files; without options there
+    /// are none.
     pub(super) fn begin(options: Option<SymbolizerOptions>, own: Option<SourceNames>) -> Self {
         let finder = options.filter(|_| own.is_none()).map(Finder::begin);
         Self { state: RefCell::default(), finder, own }
@@ -62,7 +64,8 @@ impl Naming {
         }
     }
 
-    /// Takes what was found; true when there was anything. Waits for it, for no longer than `patience`.
+    /// Takes what was found; true when there was anything. Waits for it, for no longer than
+    /// `patience`.
     pub(super) fn take(&self, patience: Duration) -> bool {
         let Some(finder) = &self.finder else { return false };
         let state = &mut *self.state.borrow_mut();
@@ -80,7 +83,8 @@ impl Naming {
         is_new
     }
 
-    /// Waits until everything that was asked for is known, or until `patience` is over. False when nothing was missing.
+    /// Waits until everything that was asked for is known, or until `patience` is over. False when
+    /// nothing was missing.
     pub(super) fn wait(&self, patience: Duration) -> bool {
         let began = Instant::now();
         let mut is_new = false;

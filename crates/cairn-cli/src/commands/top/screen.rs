@@ -155,7 +155,8 @@ fn head(app: &App, columns: usize) -> Vec<ScreenLine> {
     all
 }
 
-/// A column of numbers: what it is, its heading, its width, and the width of the screen from which on it is shown.
+/// A column of numbers: what it is, its heading, its width, and the width of the screen from which
+/// on it is shown.
 const NUMBERS: [(Column, &str, usize, usize); 6] = [
     (Column::Live, "LIVE", 10, 0),
     (Column::Growth, "GROWTH", 11, 0),

@@ -172,7 +172,8 @@ pub(super) struct Wish {
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) rows: Vec<Row>,
-    /// The most expensive stack of the row that was chosen, innermost frame first, and how many others are in the row.
+    /// The most expensive stack of the row that was chosen, innermost frame first, and how many
+    /// others are in the row.
     pub(super) stack: Option<(Vec<String>, usize)>,
 }
 

@@ -1,4 +1,5 @@
-//! The terminal: its own screen while `cairn top` runs, and as it was when it ends, however that is.
+//! The terminal: its own screen while `cairn top` runs, and as it was when it ends, however that
+//! is.
 
 use std::io::{self, IsTerminal, Stdout, Write};
 use std::sync::Arc;
@@ -99,7 +100,8 @@ impl Drop for Terminal {
 /// Whether the screen is one of its own.
 static IS_ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Leads back to the screen that was there, once: doing it twice would put the cursor into what a panic has said.
+/// Leads back to the screen that was there, once: doing it twice would put the cursor into what a
+/// panic has said.
 fn restore() {
     if !IS_ENTERED.swap(false, Ordering::Relaxed) {
         return;
@@ -136,12 +138,13 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Ends the command when the loop does not: whoever waits for keys of a terminal that is gone may wait for ever.
+    /// Ends the command when the loop does not: whoever waits for keys of a terminal that is gone
+    /// may wait for ever.
     fn insist(&self) {
         const PATIENCE: Duration = Duration::from_secs(1);
         loop {
             std::thread::sleep(PATIENCE);
-            // A terminal that hangs up is none any more.
+            // A terminal that was closed takes no output any more.
             let is_gone = !io::stdin().is_terminal();
             if is_gone || self.status().is_some() {
                 std::thread::sleep(PATIENCE);

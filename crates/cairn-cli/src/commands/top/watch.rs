@@ -1,4 +1,5 @@
-//! Reads the heap in a thread of its own: a large file takes time, and the screen answers meanwhile.
+//! Reads the heap in a thread of its own: a large file takes time, and the screen answers
+//! meanwhile.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -83,7 +84,8 @@ fn watch(mut heap: FollowedHeap, interval: Duration, news: &SyncSender<News>, as
             Err(error) => News::Failed(error.to_string()),
         };
         let has_failed = matches!(said, News::Failed(_));
-        // An update that is not the latest does not wait for a slow receiver, which gets the next one.
+        // An update that is not the latest does not wait for a slow receiver, which gets the next
+        // one.
         let is_gone = if is_behind {
             matches!(news.try_send(said), Err(TrySendError::Disconnected(_)))
         } else {

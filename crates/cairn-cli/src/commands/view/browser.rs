@@ -1,7 +1,7 @@
 //! Opens the user's browser.
 //!
-//! The arguments of a command are seen by every user of a machine, and the address holds a token. So the browser is given a file that
-//! only its user reads, and that leads to the address.
+//! The arguments of a command are seen by every user of a machine, and the address holds a token.
+//! So the browser is given a file that only its user reads, and that leads to the address.
 
 use std::fs;
 use std::io::{self, Write};
