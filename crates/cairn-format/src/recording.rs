@@ -1,14 +1,18 @@
-//! Recordings (`*.cairn`): what a program's recorder writes while the program runs, and what `cairn` keeps of it.
+//! Recordings (`*.cairn`): what a program's recorder writes while the program runs, and what
+//! `cairn` keeps of it.
 //!
-//! A recording has one of two shapes with one header in front, told byte by byte in `docs/format.md`:
+//! A recording has one of two shapes with one header in front, described byte by byte in
+//! `docs/format.md`:
 //!
-//! - a **spool** is written by the program itself into a shared file mapping: [`FileHeader`] and [control words](control),
-//!   then *segments* of 64 KiB, each of which belongs to one thread ([`SegmentHeader`]) and holds [`Record`]s of 8-byte slots;
-//! - a **packed** recording is what `cairn` makes of a spool: *chunks* of compressed columns ([`ChunkHeader`]).
+//! - a **spool** is written by the program itself into a shared file mapping: [`FileHeader`] and
+//!   [control words](control), then *segments* of 64 KiB, each of which belongs to one thread
+//!   ([`SegmentHeader`]) and holds [`Record`]s of 8-byte slots;
+//! - a **packed** recording is what `cairn` makes of a spool: *chunks* of compressed columns
+//!   ([`ChunkHeader`]).
 //!
-//! Everything here is plain data: how the bytes lie, and readers that no input makes panic. The memory that is shared with a
-//! running program is the recorder's business; the order of events across threads and the pairing of frees with allocations
-//! are the analysis's.
+//! Everything here is plain data: how the bytes lie, and readers that no input makes panic. The
+//! memory that is shared with a running program is the recorder's business; the order of events
+//! across threads and the pairing of frees with allocations are the analysis's.
 //!
 //! ```
 //! use cairn_format::recording::{Record, RecordSink, Records};
@@ -27,20 +31,23 @@
 //!
 //! # Order without a clock
 //!
-//! Reading the processor's clock costs as much as a whole capture on some machines, so most events carry none. What is
-//! exact all the same:
+//! Reading the processor's clock costs as much as a whole capture on some machines, so most events
+//! carry none. What is exact all the same:
 //!
 //! - events of one thread: they follow one another in its segments;
-//! - **which allocation a free belongs to**, in any number of threads. A process keeps [`EPOCHS`] counters, one for each
-//!   hash of an address ([`epoch_of`]). An allocation notes the counter's value *after* the real call (`epoch`). A free is
-//!   *local*, and needs no more, when this thread made the block and the counter still has the value it had then, or when no other
-//!   thread has recorded anything yet (without an allocation it is of a block that is older than the recording); any
-//!   other free increments the counter *before* the real call, and what it was before is its `ticket`. So a free with ticket
-//!   `t` releases the allocation of its address with the greatest epoch `<= t` that is not locally freed, and for any two events of one
-//!   address, of whatever threads, it is known which came first.
-//! - between two [`Stamp`](Record::Stamp)s of a thread lie few events and little time, so interpolation gives each its
-//!   time; an event larger than [`STAMPED_BYTES`] has a stamp of its own in front, but for a free that needed no look at the counters
-//!   because one thread alone had recorded.
+//! - **which allocation a free belongs to**, in any number of threads. A process keeps [`EPOCHS`]
+//!   counters, one for each hash of an address ([`epoch_of`]). An allocation notes the counter's
+//!   value *after* the real call (`epoch`). A free is *local*, and needs no more, when this thread
+//!   made the block and the counter still has the value it had then, or when no other thread has
+//!   recorded anything yet (without an allocation it is of a block that is older than the
+//!   recording); any other free increments the counter *before* the real call, and what it was
+//!   before is its `ticket`. So a free with ticket `t` releases the allocation of its address with
+//!   the greatest epoch `<= t` that is not locally freed, and for any two events of one address, of
+//!   whatever threads, it is known which came first.
+//! - between two [`Stamp`](Record::Stamp)s of a thread lie few events and little time, so
+//!   interpolation gives each its time; an event larger than [`STAMPED_BYTES`] has a stamp of its
+//!   own in front, but for a free that needed no look at the counters because one thread alone had
+//!   recorded.
 
 pub mod control;
 mod header;
@@ -62,12 +69,14 @@ pub use segment::{Lane, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentError, Segme
 /// How many counters order the frees that are not local; a power of two.
 pub const EPOCHS: usize = 256;
 
-/// An allocation of at least this size, and the free of one where several threads record, has a [`Record::Stamp`] of its own in front.
+/// An allocation of at least this size, and the free of one where several threads record, has a
+/// [`Record::Stamp`] of its own in front.
 pub const STAMPED_BYTES: u64 = 4096;
 
 /// Which of the [`EPOCHS`] counters orders the frees of `address`.
 ///
-/// Neighbouring blocks get different counters, so that threads which free each other's blocks rarely meet in one.
+/// Neighbouring blocks get different counters, so that threads which free each other's blocks
+/// rarely meet in one.
 #[inline]
 #[must_use]
 pub const fn epoch_of(address: u64) -> usize {

@@ -1,4 +1,5 @@
-//! Recordings: every record survives writing and reading, a cut is seen, and no bytes make a reader fail otherwise.
+//! Recordings: every record survives writing and reading, a cut is seen, and no bytes make a reader
+//! fail otherwise.
 
 use cairn_format::recording::{
     ChunkHeader, ChunkKind, Clock, CounterKind, EPOCHS, EndReason, FileHeader, HeaderError, Lane,

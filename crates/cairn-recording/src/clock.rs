@@ -4,10 +4,11 @@ use cairn_format::recording::{Clock, CounterKind, FileHeader};
 
 use super::error::Finding;
 
-/// What turns the counter of a recording into nanoseconds from its start, and these into the time of day.
+/// What turns the counter of a recording into nanoseconds from its start, and these into the time
+/// of day.
 ///
-/// Between two readings of the clocks the counter runs evenly; in front of the first and behind the last one it is taken to
-/// run as fast as between them.
+/// Between two readings of the clocks the counter runs evenly; in front of the first and behind the
+/// last one it is taken to run as fast as between them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TimeScale {
     start_counter: u64,
@@ -54,16 +55,20 @@ impl Segment {
     }
 }
 
-/// Two readings that lie closer together say too little about the counter's speed, unless there are no others.
+/// Two readings that lie closer together say too little about the counter's speed, unless there are
+/// no others.
 const LEAST_SPAN_NANOS: u64 = 2_000_000;
-/// The least distance of the two readings that a short recording's scale comes from. Each is exact to some 50 ns, so that
-/// the speed is wrong by 1 % at most; where the later one was read at the end, no time is wrong by more than these 50 ns.
+/// The least distance of the two readings that a short recording's scale comes from. Each is exact
+/// to some 50 ns, so that the speed is wrong by 1 % at most; where the later one was read at the
+/// end, no time is wrong by more than these 50 ns.
 const LEAST_SHORT_SPAN_NANOS: u64 = 10_000;
-/// The wall clock may drift so far from the monotonic one between two readings before that is a jump.
+/// The wall clock may drift so far from the monotonic one between two readings before that is a
+/// jump.
 const JUMP_NANOS: i64 = 100_000_000;
 
 impl TimeScale {
-    /// The scale of a recording with these readings. `counter_hz` is how fast the counter runs, where the recorder knew.
+    /// The scale of a recording with these readings. `counter_hz` is how fast the counter runs,
+    /// where the recorder knew.
     pub(crate) fn new(
         header: &FileHeader,
         clocks: &[Clock],
@@ -158,7 +163,8 @@ impl TimeScale {
         self.is_known
     }
 
-    /// Nanoseconds from the start of the recording to the moment when the counter had this value; 0 before the start.
+    /// Nanoseconds from the start of the recording to the moment when the counter had this value; 0
+    /// before the start.
     #[must_use]
     pub fn nanos(&self, counter: u64) -> u64 {
         self.nanos_of_ticks(counter.saturating_sub(self.start_counter))
@@ -180,8 +186,8 @@ impl TimeScale {
         self.segments.get(index).copied().unwrap_or(none)
     }
 
-    /// Nanoseconds since 1970 at so many nanoseconds from the start of the recording. Follows the wall clock where it was
-    /// set meanwhile.
+    /// Nanoseconds since 1970 at so many nanoseconds from the start of the recording. Follows the
+    /// wall clock where it was set meanwhile.
     #[must_use]
     pub fn wall_nanos(&self, nanos: u64) -> u64 {
         let index = self.wall.partition_point(|&(at, _)| at <= nanos).saturating_sub(1);
@@ -196,7 +202,8 @@ impl TimeScale {
     }
 }
 
-/// Ticks and nanoseconds from the start to a reading that is close to it, if they say how fast the counter runs.
+/// Ticks and nanoseconds from the start to a reading that is close to it, if they say how fast the
+/// counter runs.
 fn short_span(header: &FileHeader, clock: &Clock) -> Option<(u64, u64)> {
     let ticks = clock.counter.checked_sub(header.start_counter)?;
     let nanos = clock.monotonic_nanos.checked_sub(header.start_monotonic_nanos)?;

@@ -8,8 +8,9 @@
 //!            of a ring
 //! ```
 //!
-//! A packed recording that was not closed is opened together with the spool that it was made of. Files change while they are
-//! opened: a spool is closed, a drain begins or ends. So a file is opened again until it was the same before and after.
+//! A packed recording that was not closed is opened together with the spool that it was made of.
+//! Files change while they are opened: a spool is closed, a drain begins or ends. So a file is
+//! opened again until it was the same before and after.
 
 use std::io::Read;
 use std::path::Path;
@@ -34,14 +35,15 @@ use crate::spool::scan::{self, ChooseWindow, Part};
 use crate::spool::{lives, ring};
 use crate::tables::TableBuilder;
 
-/// How often a file that changes while it is opened is opened again at most; 8, 5 ms apart, because closing a recording takes
-/// less.
+/// How often a file that changes while it is opened is opened again at most; 8, 5 ms apart, because
+/// closing a recording takes less.
 const ATTEMPTS: u32 = 8;
 
 /// One try to open a recording.
 enum Opened {
     Settled(Recording),
-    /// The files changed meanwhile, so they are to be opened again. What was read is the answer if that does not help.
+    /// The files changed meanwhile, so they are to be opened again. What was read is the answer if
+    /// that does not help.
     Changed(Result<Recording, RecordingError>),
 }
 
@@ -50,21 +52,25 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// When it cannot be read, or is no recording. A damaged one opens, with [`findings`](Self::findings).
+    /// When it cannot be read, or is no recording. A damaged one opens, with
+    /// [`findings`](Self::findings).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
         Self::open_path(path.as_ref(), None)
     }
 
-    /// Opens a packed recording that was not closed because `cairn` itself was killed, together with the spool of the program that it
-    /// was made of: every event is told once, from whichever has it. [`open`](Self::open) does this by itself where the two have the
-    /// names that `cairn` gives them (the packed one that of the spool with `.new` behind it).
+    /// Opens a packed recording that was not closed because `cairn` itself was killed, together
+    /// with the spool of the program that it was made of: every event is read once, from whichever
+    /// has it. [`open`](Self::open) does this by itself where the two have the names that `cairn`
+    /// gives them (the packed one that of the spool with `.new` behind it).
     ///
-    /// What was packed has no addresses any more. So frees behind the end of the packed recording, of blocks from before it, find no
-    /// block: they are counted as [unmatched](crate::Outcome::unmatched_frees), and their blocks seem to live on. Where the two files meet, that
-    /// count may be wrong by the few frees that came in another order than their threads'.
+    /// What was packed has no addresses any more. So frees behind the end of the packed recording,
+    /// of blocks from before it, find no block: they are counted as
+    /// [unmatched](crate::Outcome::unmatched_frees), and their blocks seem to live on. Where the
+    /// two files meet, that count may be wrong by the few frees that came in another order than
+    /// their threads'.
     ///
-    /// A packed recording that was closed is whole, and the spool is not read; nor is one of another process, or one that somebody
-    /// still drains. [`Finding::Continued`] tells when it was.
+    /// A packed recording that was closed is whole, and the spool is not read; nor is one of
+    /// another process, or one that is still drained. [`Finding::Continued`] tells when it was.
     ///
     /// # Errors
     ///
@@ -75,11 +81,13 @@ impl Recording {
         Ok(joined.unwrap_or(recording).with_situation(None))
     }
 
-    /// Opens a part of the time of a file: reads of a spool only the blocks that may have something of it, some milliseconds in place
-    /// of a second for each gigabyte. `choose` says which part, in nanoseconds from the start: from the first on, before the second.
+    /// Opens a part of the time of a file: reads of a spool only the blocks that may have something
+    /// of it, some milliseconds in place of a second for each gigabyte. `choose` says which part,
+    /// in nanoseconds from the start: from the first on, before the second.
     ///
-    /// [`read`](Self::read) then tells the marks and rare events of that part, and no allocations and frees: these hang on all that came
-    /// before. Modules and stacks are all there; [`findings`](Self::findings) are those of what was read.
+    /// [`read`](Self::read) then gives the marks and rare events of that part, and no allocations
+    /// and frees: these depend on all that came before. Modules and stacks are all there;
+    /// [`findings`](Self::findings) are those of what was read.
     ///
     /// ```no_run
     /// # use cairn_recording::Recording;
@@ -129,8 +137,8 @@ impl Recording {
         Ok(read(Source::from_reader(reader)?, Extent::Whole, None)?.with_situation(None))
     }
 
-    /// Opens the same file again, whatever it is called by now: with what an opening finds, for one that was read by
-    /// [`Live`](crate::Live).
+    /// Opens the same file again, whatever it is called by now: with what an opening finds, for one
+    /// that was read by [`Live`](crate::Live).
     pub fn reopened(&self) -> Result<Self, RecordingError> {
         Ok(read(self.source.again()?, Extent::Whole, None)?.with_situation(None))
     }
@@ -173,7 +181,7 @@ impl Recording {
         }
     }
 
-    /// Adds what hangs on the situation to the findings of the bytes.
+    /// Adds what depends on the situation to the findings of the bytes.
     fn with_situation(mut self, growth: Option<Growth>) -> Self {
         if self.end.is_none() && growth.is_none() {
             self.findings.push(Finding::NoEnd);
@@ -190,7 +198,8 @@ impl Recording {
         matches!(&self.layout, Layout::Packed(packed) if packed.totals.is_none())
     }
 
-    /// Whether the files are what they were when the reading of them began, at `moment` while the program ran.
+    /// Whether the files are what they were when the reading of them began, at `moment` while the
+    /// program ran.
     fn settled_since(mut self, path: &Path, moment: Option<Moment>) -> Opened {
         let spool = match &self.rest {
             Some(_) => spool_of(path).unwrap_or_else(|| path.to_owned()),
@@ -216,15 +225,16 @@ impl Recording {
             (None, Layout::Spool(spool)) => spool.grows_since(ticks),
             (None, Layout::Packed(_)) => {}
         }
-        // A segment that was taken behind the place that was read last, and the one after it in front of that place.
+        // A segment that was taken behind the place that was read last, and the one after it in
+        // front of that place.
         let is_torn = self.findings.iter().any(|finding| matches!(finding, Finding::MissingSegments { .. }));
         let growth = Growth { until_nanos: Some(nanos), age_nanos: Some(0), is_drained: false };
         let recording = self.with_situation(Some(growth));
         if is_torn { Opened::Changed(Ok(recording)) } else { Opened::Settled(recording) }
     }
 
-    /// Reads this packed recording, which was not closed, together with the spool that it was made of; `None` when nothing is to be
-    /// had from that.
+    /// Reads this packed recording, which was not closed, together with the spool that it was made
+    /// of; `None` when nothing is to be had from that.
     fn joined_with(&self, path: &Path) -> Result<Option<Self>, RecordingError> {
         let Layout::Packed(packed) = &self.layout else { return Ok(None) };
         if packed.totals.is_some() {
@@ -241,7 +251,8 @@ impl Recording {
         if packed.progress.is_none() && is_given_back || is_drained_now(&source, &first)? {
             return Ok(None);
         }
-        // The process that drained it may have gone on, and closed it, since it was read here; from now on none does.
+        // The process that drained it may have gone on, and closed it, since it was read here; from
+        // now on none does.
         let again = read(self.source.again()?, Extent::UpToProgress, None)?;
         let mut joined = Self { window: self.window, ..again };
         source.read_at(0, SEGMENT_BYTES, &mut first)?;
@@ -363,7 +374,8 @@ fn open_once(path: &Path, choose: &mut Option<Box<ChooseWindow<'_>>>) -> Result<
     Ok(recording.settled_since(path, moment))
 }
 
-/// Opens what is packed of a spool that is drained at present. All of it up to its last `PROG` chunk is complete.
+/// Opens what is packed of a spool that is drained at present. All of it up to its last `PROG`
+/// chunk is complete.
 fn open_drained(
     source: Source,
     spool: &Path,
@@ -377,7 +389,8 @@ fn open_drained(
     if packed.totals.is_some() {
         return Ok(Opened::Settled(recording.with_situation(None)));
     }
-    // Written behind each PROG chunk: the same before and after means that it is of the one that was read.
+    // Written behind each PROG chunk: the same before and after means that it is of the one that
+    // was read.
     packed.unmatched_frees = unmatched_frees(spool);
     let is_settled = packed.progress.is_some() && packed.unmatched_frees == unmatched_before;
     let until_nanos = packed.progress.as_ref().and_then(|progress| progress.nanos);
@@ -387,7 +400,8 @@ fn open_drained(
     Ok(if is_settled { Opened::Settled(recording) } else { Opened::Changed(Ok(recording)) })
 }
 
-/// Opens what was not drained when the opening began, together with the other file of the two where it needs that.
+/// Opens what was not drained when the opening began, together with the other file of the two where
+/// it needs that.
 fn open_at_rest(
     path: &Path,
     source: Source,
@@ -402,7 +416,8 @@ fn open_at_rest(
     }
     let is_drained = |finding: &Finding| matches!(finding, Finding::Drained { .. });
     if recording.findings.iter().any(is_drained) {
-        // Where there is no packed recording, or it is of another process, what is left in the spool is what there is.
+        // Where there is no packed recording, or it is of another process, what is left in the
+        // spool is what there is.
         let packed = open_source(&packed_of(path)).and_then(|source| read(source, Extent::Whole, None));
         if let Ok(packed) = packed
             && let Some(joined) = packed.joined_with(path)?

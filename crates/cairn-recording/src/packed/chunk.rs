@@ -1,4 +1,5 @@
-//! Chunks of packed recordings: written one behind the other, found again by the index or by one scan.
+//! Chunks of packed recordings: written one behind the other, found again by the index or by one
+//! scan.
 
 use std::io::Write;
 
@@ -36,7 +37,7 @@ pub(crate) struct ChunkWriter<W> {
     out: W,
     offset: u64,
     places: Vec<Place>,
-    /// Of the index that tells of the chunks that are not in `places`.
+    /// Of the index of the chunks that are not in `places`.
     index_at: Option<u64>,
     compressor: Compressor<'static>,
     stream: Outflow,
@@ -60,8 +61,8 @@ impl<W: Write> ChunkWriter<W> {
         })
     }
 
-    /// Goes on behind what a file has, which is so long, and in which these chunks are, and those of the index there. What is small may be
-    /// compressed for longer.
+    /// Goes on behind what a file has, which is so long, and in which these chunks are, and those
+    /// of the index there. What is small may be compressed for longer.
     pub(crate) fn resume(
         out: W,
         offset: u64,
@@ -75,7 +76,7 @@ impl<W: Write> ChunkWriter<W> {
         Ok(Self { out, offset, places, index_at, compressor, stream, buffer: Vec::new(), frame: Vec::new() })
     }
 
-    /// So many bytes were written, the header included.
+    /// Bytes that were written, the header included.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
@@ -99,7 +100,8 @@ impl<W: Write> ChunkWriter<W> {
             stored.extend_from_slice(&self.frame);
             pad(&mut stored, unpacked.len());
         }
-        // Padding is for the smallest only, but what is not smaller than the original is stored as the original.
+        // Padding is for the smallest only, but what is not smaller than the original is stored as
+        // the original.
         if stored.len() == CHUNK_HEADER_BYTES || stored.len() - CHUNK_HEADER_BYTES >= unpacked.len() {
             stored.truncate(CHUNK_HEADER_BYTES);
             stored.extend_from_slice(unpacked);
@@ -107,7 +109,8 @@ impl<W: Write> ChunkWriter<W> {
         self.put(kind, events, first_nanos, unpacked.len(), stored)
     }
 
-    /// As [`write`](Self::write), as the next piece of the stream that all chunks of this kind are. There may be one such kind in a file.
+    /// As [`write`](Self::write), as the next piece of the stream that all chunks of this kind are.
+    /// There may be one such kind in a file.
     pub(crate) fn write_streamed(
         &mut self,
         kind: ChunkKind,
@@ -241,8 +244,8 @@ impl ChunkReader {
         Ok(Self { decompressor, stream: Inflow::new(), stored: Vec::new(), unpacked: Vec::new() })
     }
 
-    /// The unpacked bytes of a chunk; the inner error says what is wrong with it. The pieces of a stream have to be read by one reader, in their
-    /// order, each once.
+    /// The unpacked bytes of a chunk; the inner error says what is wrong with it. The pieces of a
+    /// stream have to be read by one reader, in their order, each once.
     pub(crate) fn read(
         &mut self,
         source: &Source,
@@ -392,8 +395,8 @@ impl Scan {
         Self { next: FILE_HEADER_BYTES as u64, places: Vec::new() }
     }
 
-    /// Finds the chunks up to the end of the file. `is_last` when the file grows no more: what is incomplete at its end is
-    /// told then.
+    /// Finds the chunks up to the end of the file. `is_last` when the file grows no more: what is
+    /// incomplete at its end is told then.
     pub(crate) fn go_on(
         &mut self,
         source: &Source,

@@ -73,7 +73,7 @@ impl LivePacked {
         })
     }
 
-    /// Hands on about so many events at once.
+    /// Limits the events that are handed on at once.
     pub(crate) fn set_event_limit(&mut self, events: u64) {
         self.event_limit = events;
     }
@@ -166,7 +166,7 @@ impl LivePacked {
         self.known_until
     }
 
-    /// How many looks in a row found nothing new.
+    /// How many reads in a row found nothing new.
     pub(crate) fn idle_looks(&self) -> u32 {
         self.idle_looks
     }

@@ -1,9 +1,11 @@
-//! Chunks of marks: each is readable without the ones before it, so that a window of time costs what is in it.
+//! Chunks of marks: each is readable without the ones before it, so that a window of time costs
+//! what is in it.
 //!
-//! A mark's stack, text and the like are together one entry of a dictionary of the chunk: few marks are the first of their
-//! kind. Columns: times (nanoseconds since the mark before), positions (how many allocations and frees came since the mark
-//! before), ordinals (how many rarer events did), runs of threads (thread, marks), entries (0 for a new one, else one more than its number), the dictionary, and
-//! values.
+//! A mark's stack, text and the like are together one entry of a dictionary of the chunk: few marks
+//! are the first of their kind. Columns: times (nanoseconds since the mark before), positions (how
+//! many allocations and frees came since the mark before), ordinals (how many rarer events did),
+//! runs of threads (thread, marks), entries (0 for a new one, else one more than its number), the
+//! dictionary, and values.
 
 use std::collections::HashMap;
 
@@ -128,7 +130,7 @@ impl MarkEncoder {
     }
 }
 
-/// So many marks a chunk may have, that a small file cannot claim many.
+/// Maximum marks of a chunk, so that a small file cannot claim many.
 const MOST_MARKS: u32 = 1 << 18;
 
 /// The marks of one chunk.
@@ -156,7 +158,7 @@ struct Entry {
 }
 
 impl ReadMarks {
-    /// Replaces the marks by those of a chunk; the ones in front of what cannot be read are kept.
+    /// Replaces the marks by those of a chunk; the ones in front of what cannot be read stay.
     pub(crate) fn read(&mut self, payload: &[u8], marks: u32) -> Result<(), &'static str> {
         self.marks.clear();
         self.texts.clear();

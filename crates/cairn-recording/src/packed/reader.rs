@@ -36,7 +36,8 @@ pub(crate) struct End {
 /// The last word on how far the spool was read.
 pub(crate) struct LastProgress {
     lanes: Vec<Progress>,
-    /// Everything in front of it is in front of these places of the spool, everything behind it behind them.
+    /// Everything in front of it is in front of these places of the spool, everything behind it
+    /// behind them.
     offset: u64,
     /// Until when everything is in front of it; older writers do not say.
     pub(crate) nanos: Option<u64>,
@@ -51,7 +52,8 @@ pub(crate) struct Opened {
     pub(crate) early: Option<RawEarlyEnd>,
 }
 
-/// Chunks of tables, in the order in which they are read: an address needs the module that it lies in.
+/// Chunks of tables, in the order in which they are read: an address needs the module that it lies
+/// in.
 const TABLES: [ChunkKind; 7] = [
     ChunkKind::FACTS,
     ChunkKind::MODULES,
@@ -127,7 +129,8 @@ pub(crate) fn open(
     Ok(Opened { packed, facts, tables, end, early })
 }
 
-/// Whether a finding is of chunks in front of that place: behind it, and of the missing index, nothing is read.
+/// Whether a finding is of chunks in front of that place: behind it, and of the missing index,
+/// nothing is read.
 fn is_in_front_of(finding: &Finding, end: u64) -> bool {
     match finding {
         Finding::NoIndex => false,
@@ -201,7 +204,7 @@ impl Packed {
         self.progress.as_ref().map_or(&[], |progress| &progress.lanes)
     }
 
-    /// Hands the events on; what is damaged is left out and told in `findings`.
+    /// Hands the events on; what is damaged is left out and noted in `findings`.
     pub(crate) fn read<E: Events>(
         &self,
         source: &Source,
@@ -265,8 +268,8 @@ impl Reading<'_> {
                 if clock >= wanted.until_nanos {
                     break;
                 }
-                // An event that is not behind any of this chunk's is delivered with what precedes it: before the next one's time begins,
-                // as when that is not there yet.
+                // An event that is not behind any of this chunk's is delivered with what precedes
+                // it: before the next one's time begins, as when that is not there yet.
                 others.deliver_at(self.decoder.position(), &mut clock, events, findings)?;
             }
             if let Err(problem) = result {

@@ -11,7 +11,8 @@ use crate::tables::{HEAD, TableBuilder};
 
 const BAD: &str = "its rows cannot be read";
 
-/// A module: number, loaded, one more than unloaded or 0, start, size, bias less start, build id, path.
+/// A module: number, loaded, one more than unloaded or 0, start, size, bias less start, build id,
+/// path.
 pub(crate) fn put_module(row: &mut Vec<u8>, module: &Module) {
     row.put_number(module.id.0.into());
     row.put_number(module.loaded_nanos);
@@ -102,8 +103,8 @@ fn take_thread(take: &mut Take<'_>, start_counter: u64, tables: &mut TableBuilde
     Some(())
 }
 
-/// Addresses: number less the one before, twice the kind and 1 when it is relative, module, address or distance from the
-/// module's start.
+/// Addresses: number less the one before, twice the kind and 1 when it is relative, module, address
+/// or distance from the module's start.
 #[derive(Default)]
 pub(crate) struct PcRows {
     pub(crate) bytes: Vec<u8>,
@@ -170,8 +171,9 @@ fn take_pc(take: &mut Take<'_>, last: &mut u32, tables: &mut TableBuilder, start
 
 /// Runs of words of the stack tree: first index less the one behind the run before, count, words.
 ///
-/// A word that names a parent is twice the distance to it, plus 1. A frame is 0 when it is the one that last followed a frame
-/// whose number has the same low 12 bits as that of the word before (0 behind a parent); otherwise twice its number.
+/// A word that names a parent is twice the distance to it, plus 1. A frame is 0 when it is the one
+/// that last followed a frame whose number has the same low 12 bits as that of the word before (0
+/// behind a parent); otherwise twice its number.
 pub(crate) struct WordRows {
     pub(crate) bytes: Vec<u8>,
     pub(crate) words: u32,
@@ -310,8 +312,8 @@ const THREAD_ENDED: u8 = 6;
 const LOST: u8 = 7;
 const ENDED: u8 = 8;
 
-/// Rare events: each a column of its tag; how many allocations and frees, marks and nanoseconds came since the row before;
-/// thread, and what belongs to the tag.
+/// Rare events: each a column of its tag; how many allocations and frees, marks and nanoseconds
+/// came since the row before; thread, and what belongs to the tag.
 #[derive(Default)]
 pub(crate) struct ChangeRows {
     pub(crate) bytes: Vec<u8>,

@@ -55,7 +55,7 @@ impl<'a, E: Events> Delivery<'a, E> {
     }
 
     fn advance(&mut self, ticks: u64) {
-        // Time that goes back a little stands still.
+        // Time never goes back.
         if ticks <= self.ticks {
             return;
         }
@@ -272,7 +272,8 @@ pub(crate) fn deliver_other(at: At, record: &Record<'_>, events: &mut impl Event
     }
 }
 
-/// Which numbers blocks have: an allocation takes the one that was freed last, or else the next one that never was taken.
+/// Which numbers blocks have: an allocation takes the one that was freed last, or else the next one
+/// that never was taken.
 #[derive(Default)]
 pub(crate) struct Slots {
     pub(crate) free: Vec<u32>,
@@ -288,7 +289,8 @@ impl Slots {
     }
 }
 
-/// Hands everything on, with the numbers that blocks get behind those of another part of the recording.
+/// Hands everything on, with the numbers that blocks get behind those of another part of the
+/// recording.
 pub(crate) struct Renumbered<'a, E> {
     events: &'a mut E,
     slots: Slots,

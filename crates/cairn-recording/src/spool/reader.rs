@@ -142,7 +142,8 @@ impl Spool {
         }
     }
 
-    /// Hands the events on, none of them before `start_nanos`. Returns how many frees had no allocation.
+    /// Hands the events on, none of them before `start_nanos`. Returns how many frees had no
+    /// allocation.
     pub(crate) fn read<E: Events>(
         &self,
         source: &Source,

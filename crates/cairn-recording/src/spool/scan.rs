@@ -42,8 +42,9 @@ pub(crate) enum Part<'a> {
     Rest(&'a [Progress]),
 }
 
-/// So much of a segment is read to know when it was taken, what the clocks said then, and what the thread was called: the
-/// header, a reading of the clocks, what a ring lost, the thread's number and name.
+/// So much of a segment is read to know when it was taken, what the clocks said then, and what the
+/// thread was called: the header, a reading of the clocks, what a ring lost, the thread's number
+/// and name.
 const PREFIX_BYTES: usize = SEGMENT_HEADER_BYTES + 32 + 16 + 24 + 40;
 
 /// A segment that is there.
@@ -90,8 +91,9 @@ impl ThreadNote {
     }
 }
 
-/// Reads all segments once: the tables, and where whose records are. With a window, only the segments that may have something of that
-/// time or of the tables, and the beginnings of the others.
+/// Reads all segments once: the tables, and where whose records are. With a window, only the
+/// segments that may have something of that time or of the tables, and the beginnings of the
+/// others.
 pub(crate) fn scan(
     source: &Source,
     header: &FileHeader,
@@ -253,8 +255,8 @@ fn scan_window(
     Ok(chosen)
 }
 
-/// Marks the segments to be read: those with something of the window, those that may hold tables, and those behind which the thread is
-/// another one or has come to its end.
+/// Marks the segments to be read: those with something of the window, those that may hold tables,
+/// and those behind which the thread is another one or has come to its end.
 fn want_segments(found: &mut [FoundSegment], scale: &TimeScale, (since, until): (u64, u64)) {
     let mut order: Vec<usize> = (0..found.len()).collect();
     let key = |found: &FoundSegment| (lane_of(&found.header), found.header.sequence);
