@@ -6,11 +6,11 @@ use crate::clock::TimeScale;
 use crate::error::{Finding, RecordingError};
 use crate::files::open_source;
 use crate::model::{Events, Wanted};
-use crate::packed::live::{self as packed, LivePacked};
+use crate::packed::live::{LivePacked, PackedLook};
 use crate::recording::{Layout, Recording};
 use crate::source::Source;
 use crate::spool::control_words::counter_hz;
-use crate::spool::live::{self as spool, LiveSpool};
+use crate::spool::live::{LiveSpool, SpoolLook};
 use crate::tables::TableBuilder;
 
 /// Follows a recording that grows. Goes with one [`Recording`], whose tables it keeps up to date.
@@ -120,11 +120,11 @@ impl Live {
         let tables = &mut self.tables;
         let looked = match (&mut self.reader, layout) {
             (LiveReader::Spool(spool), _) => {
-                spool.look(source, &mut spool::Look { tables, end, early }, is_last)
+                spool.look(source, &mut SpoolLook { tables, end, early }, is_last)
             }
             (LiveReader::Packed(packed), Layout::Packed(into)) => {
                 let totals = &mut into.totals;
-                let mut look = packed::Look { header, facts, tables, end, early, totals };
+                let mut look = PackedLook { header, facts, tables, end, early, totals };
                 packed.look(source, &mut look, is_last)
             }
             // Both were made of one header.

@@ -34,7 +34,7 @@ unsafe impl Send for SharedFile {}
 
 impl SharedFile {
     /// Says that this process drains the file, for as long as this value lives and however the
-    /// process ends. File systems without locks are told by the tick alone.
+    /// process ends. On file systems without locks the tick alone says so.
     pub(crate) fn hold(&self) {
         hold(&self.file);
     }

@@ -40,7 +40,7 @@ use crate::tables::TableBuilder;
 const ATTEMPTS: u32 = 8;
 
 /// One try to open a recording.
-enum Opened {
+enum Attempt {
     Settled(Recording),
     /// The files changed meanwhile, so they are to be opened again. What was read is the answer if
     /// that does not help.
@@ -167,8 +167,8 @@ impl Recording {
         loop {
             attempt += 1;
             let last = match open_once(path, &mut choose)? {
-                Opened::Settled(recording) => return Ok(recording),
-                Opened::Changed(last) => last,
+                Attempt::Settled(recording) => return Ok(recording),
+                Attempt::Changed(last) => last,
             };
             if attempt >= ATTEMPTS {
                 // Its findings say that a part is missing.
@@ -200,7 +200,7 @@ impl Recording {
 
     /// Whether the files are what they were when the reading of them began, at `moment` while the
     /// program ran.
-    fn settled_since(mut self, path: &Path, moment: Option<Moment>) -> Opened {
+    fn settled_since(mut self, path: &Path, moment: Option<Moment>) -> Attempt {
         let spool = match &self.rest {
             Some(_) => spool_of(path).unwrap_or_else(|| path.to_owned()),
             None => path.to_owned(),
@@ -211,14 +211,14 @@ impl Recording {
         let is_closed =
             is_spool && is_there && header_of(&spool).is_some_and(|header| header.shape == Shape::Packed);
         if is_spool && (is_drained_now || is_closed) {
-            return Opened::Changed(Ok(self.with_situation(None)));
+            return Attempt::Changed(Ok(self.with_situation(None)));
         }
         let Some(Moment { ticks, nanos }) = moment.filter(|_| is_spool && self.end.is_none()) else {
-            return Opened::Settled(self.with_situation(None));
+            return Attempt::Settled(self.with_situation(None));
         };
         if !is_written(&spool, self.header.process) {
             // It has ended, and what it wrote last may have been missed.
-            return Opened::Changed(Ok(self.with_situation(None)));
+            return Attempt::Changed(Ok(self.with_situation(None)));
         }
         match (&mut self.rest, &mut self.layout) {
             (Some(rest), _) => rest.spool.grows_since(ticks),
@@ -230,7 +230,7 @@ impl Recording {
         let is_torn = self.findings.iter().any(|finding| matches!(finding, Finding::MissingSegments { .. }));
         let growth = Growth { until_nanos: Some(nanos), age_nanos: Some(0), is_drained: false };
         let recording = self.with_situation(Some(growth));
-        if is_torn { Opened::Changed(Ok(recording)) } else { Opened::Settled(recording) }
+        if is_torn { Attempt::Changed(Ok(recording)) } else { Attempt::Settled(recording) }
     }
 
     /// Reads this packed recording, which was not closed, together with the spool that it was made
@@ -340,7 +340,7 @@ fn read(
     Ok(Recording { header, source, layout, facts, tables, scale, end, early, findings, window, rest })
 }
 
-fn open_once(path: &Path, choose: &mut Option<Box<ChooseWindow<'_>>>) -> Result<Opened, RecordingError> {
+fn open_once(path: &Path, choose: &mut Option<Box<ChooseWindow<'_>>>) -> Result<Attempt, RecordingError> {
     let pair = match drained_into(path) {
         Some(packed) => Some((packed, path.to_owned())),
         None => drained_from(path).map(|spool| (path.to_owned(), spool)),
@@ -351,7 +351,7 @@ fn open_once(path: &Path, choose: &mut Option<Box<ChooseWindow<'_>>>) -> Result<
         // Closed a moment later, it has the spool's name.
         return match open_source(&packed) {
             Ok(source) => open_drained(source, &spool, choose),
-            Err(error) => Ok(Opened::Changed(Err(error))),
+            Err(error) => Ok(Attempt::Changed(Err(error))),
         };
     }
     let moment = Moment::of_writer(&drained_from(path).unwrap_or_else(|| path.to_owned()));
@@ -380,14 +380,14 @@ fn open_drained(
     source: Source,
     spool: &Path,
     choose: &mut Option<Box<ChooseWindow<'_>>>,
-) -> Result<Opened, RecordingError> {
+) -> Result<Attempt, RecordingError> {
     let unmatched_before = unmatched_frees(spool);
     let mut recording = read(source, Extent::UpToProgress, choose.take())?;
     let Layout::Packed(packed) = &mut recording.layout else {
-        return Ok(Opened::Changed(Ok(recording.with_situation(None))));
+        return Ok(Attempt::Changed(Ok(recording.with_situation(None))));
     };
     if packed.totals.is_some() {
-        return Ok(Opened::Settled(recording.with_situation(None)));
+        return Ok(Attempt::Settled(recording.with_situation(None)));
     }
     // Written behind each PROG chunk: the same before and after means that it is of the one that
     // was read.
@@ -397,7 +397,7 @@ fn open_drained(
     let now = nanos_since_start(&recording.header);
     let age_nanos = until_nanos.and_then(|until| now?.checked_sub(until));
     let recording = recording.with_situation(Some(Growth { until_nanos, age_nanos, is_drained: true }));
-    Ok(if is_settled { Opened::Settled(recording) } else { Opened::Changed(Ok(recording)) })
+    Ok(if is_settled { Attempt::Settled(recording) } else { Attempt::Changed(Ok(recording)) })
 }
 
 /// Opens what was not drained when the opening began, together with the other file of the two where

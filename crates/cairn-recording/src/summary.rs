@@ -254,7 +254,8 @@ impl Recording {
     pub fn check_events(&self, most_bytes: u64) -> Result<Vec<Finding>, RecordingError> {
         let mut findings = Vec::new();
         let Some(places) = self.closed_places() else { return Ok(findings) };
-        let places: Vec<&chunk::Place> = places.iter().filter(|place| EVENTS.contains(&place.kind)).collect();
+        let places: Vec<&chunk::ChunkPlace> =
+            places.iter().filter(|place| EVENTS.contains(&place.kind)).collect();
         let held: u64 = places.iter().map(|place| u64::from(place.stored_bytes)).sum();
         let step = usize::try_from(held.div_ceil(most_bytes.max(1)).max(1)).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
@@ -272,7 +273,7 @@ impl Recording {
     }
 
     /// The chunks of a packed recording that was closed and is whole, as far as opening it shows.
-    fn closed_places(&self) -> Option<&[chunk::Place]> {
+    fn closed_places(&self) -> Option<&[chunk::ChunkPlace]> {
         let Layout::Packed(packed) = &self.layout else { return None };
         let is_damage = |finding: &Finding| {
             matches!(
@@ -292,9 +293,10 @@ impl Recording {
         is_whole.then_some(packed.places.as_slice())
     }
 
-    fn basis(&self, places: &[chunk::Place]) -> Result<Option<Basis>, RecordingError> {
-        let of_recording =
-            |place: &&chunk::Place| place.kind != ChunkKind::INDEX && !SUMMARY_KINDS.contains(&place.kind);
+    fn basis(&self, places: &[chunk::ChunkPlace]) -> Result<Option<Basis>, RecordingError> {
+        let of_recording = |place: &&chunk::ChunkPlace| {
+            place.kind != ChunkKind::INDEX && !SUMMARY_KINDS.contains(&place.kind)
+        };
         let mut chunks = 0;
         let mut sum = crc32fast::Hasher::new();
         let mut last = None;

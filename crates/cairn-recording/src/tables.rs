@@ -22,7 +22,7 @@ use super::clock::TimeScale;
 use super::model::{Module, ModuleId, PcId, Place, StackFrame, StackId, Thread};
 use crate::spool::lives::Lives;
 
-/// Marks a word that begins a segment and names its parent.
+/// Marks a word that begins a run and names its parent.
 pub(crate) const HEAD: u32 = 1 << 31;
 
 /// Entries that a table may have beyond those that were read.

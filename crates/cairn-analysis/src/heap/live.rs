@@ -63,13 +63,13 @@ use cairn_recording::{
 /// # Ok::<(), cairn_recording::RecordingError>(())
 /// ```
 pub struct LiveHeap {
-    asked: Asked,
+    asked: LiveRequest,
     state: State,
     stacks: Arc<Stacks>,
 }
 
 /// What is to be read, and how.
-struct Asked {
+struct LiveRequest {
     path: PathBuf,
     slices: Option<SliceOptions>,
 }
@@ -112,7 +112,7 @@ struct Whole {
 }
 
 impl Whole {
-    fn read(recording: Recording, asked: &Asked) -> Result<Self, RecordingError> {
+    fn read(recording: Recording, asked: &LiveRequest) -> Result<Self, RecordingError> {
         let heap = HeapRecording::new(recording);
         let (read, slices) = match &asked.slices {
             Some(options) => {
@@ -170,7 +170,7 @@ impl LiveHeap {
     ///
     /// When it cannot be read, or is no recording.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
-        Self::open_as(Asked { path: path.to_owned(), slices: None })
+        Self::open_as(LiveRequest { path: path.to_owned(), slices: None })
     }
 
     /// The same, and cuts its time into [slices](super::slices), which [`slices`](Self::slices)
@@ -180,10 +180,10 @@ impl LiveHeap {
     ///
     /// As [`open`](Self::open).
     pub fn open_sliced(path: &Path, slices: &SliceOptions) -> Result<Self, RecordingError> {
-        Self::open_as(Asked { path: path.to_owned(), slices: Some(slices.clone()) })
+        Self::open_as(LiveRequest { path: path.to_owned(), slices: Some(slices.clone()) })
     }
 
-    fn open_as(asked: Asked) -> Result<Self, RecordingError> {
+    fn open_as(asked: LiveRequest) -> Result<Self, RecordingError> {
         let growing = Growing::open(&asked)?;
         let stacks = Arc::new(stacks(&growing.recording));
         Ok(Self { asked, state: State::Growing(Box::new(growing)), stacks })
@@ -321,7 +321,7 @@ impl State {
 }
 
 impl Growing {
-    fn open(asked: &Asked) -> Result<Self, RecordingError> {
+    fn open(asked: &LiveRequest) -> Result<Self, RecordingError> {
         let (path, spool) = match drained_into(&asked.path) {
             Some(packed) => (packed, Some(asked.path.clone())),
             None => (asked.path.clone(), drained_from(&asked.path)),
@@ -342,7 +342,7 @@ impl Growing {
         Ok(Self { recording, live, fold, path, spool, tables, news, is_fresh, drained: None })
     }
 
-    fn update(&mut self, asked: &Asked) -> Result<Step, RecordingError> {
+    fn update(&mut self, asked: &LiveRequest) -> Result<Step, RecordingError> {
         let is_spool = self.recording.header().shape == Shape::Spool;
         if is_spool && self.drained.is_none() && drained_into(&asked.path).is_some() {
             self.drained = Some((Box::new(Self::open(asked)?), Instant::now()));
@@ -445,7 +445,7 @@ impl Growing {
     }
 
     /// What was added up is all there is.
-    fn closed(&self, asked: &Asked) -> Result<Whole, RecordingError> {
+    fn closed(&self, asked: &LiveRequest) -> Result<Whole, RecordingError> {
         let recording = self.recording.reopened()?;
         // In a damaged file a row may have been missed that came too late.
         let is_exact = self.live.findings().is_empty() && !self.fold.left_out_some();
@@ -456,7 +456,7 @@ impl Growing {
     }
 
     /// Reads everything once more.
-    fn whole(&self, asked: &Asked) -> Result<Whole, RecordingError> {
+    fn whole(&self, asked: &LiveRequest) -> Result<Whole, RecordingError> {
         // Under its name there may be more by now: what was drained of it, with the rest.
         let is_here = |path: &&PathBuf| self.recording.is_at(path);
         let recording = match [&self.path, &asked.path].into_iter().find(is_here) {
@@ -468,7 +468,7 @@ impl Growing {
 
     /// What follows when a packed recording does not grow any more: nothing, while the spool is
     /// drained into it.
-    fn left(&mut self, asked: &Asked, is_running: bool) -> Result<Option<State>, RecordingError> {
+    fn left(&mut self, asked: &LiveRequest, is_running: bool) -> Result<Option<State>, RecordingError> {
         self.news = Instant::now();
         match &self.spool {
             Some(spool) if is_drained_at_present(spool) => Ok(None),
@@ -486,7 +486,7 @@ impl Left {
         Self { whole, spool, next: Instant::now() }
     }
 
-    fn update(&mut self, asked: &Asked) -> Result<Step, RecordingError> {
+    fn update(&mut self, asked: &LiveRequest) -> Result<Step, RecordingError> {
         let began = Instant::now();
         if began < self.next {
             return Ok(Step { is_new: false, next: None });

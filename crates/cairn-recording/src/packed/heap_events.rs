@@ -16,7 +16,7 @@
 //!
 //! | operation | meaning | takes from columns |
 //! |---|---|---|
-//! | 0..=95 | free of the block that was made so many allocations before the last one | |
+//! | 0..=95 | free of the block that was made that many allocations before the last one | |
 //! | 96 | free of a slot | slot |
 //! | 97 | free of a slot of 2^24 or more, or of a block that was made long ago | wide |
 //! | 98 | allocation at a site that is known | site |
@@ -72,14 +72,14 @@ const SERIALS_AT_ONCE: usize = 1 << 14;
 const SITES_AT_ONCE: usize = 1 << 10;
 /// A quarter of a mebibyte of sites: fewer stay in the nearer caches.
 const LARGE_SITES: usize = 1 << 12;
-/// So many of the latest allocations are remembered by the reader: 4 MiB, of a program that
+/// Latest allocations that the reader remembers: 4 MiB, of a program that
 /// allocates at least as often, which a cache may hold. Few in tests, so that they get behind them.
 const RECENT: usize = if cfg!(test) { 1 << 9 } else { 1 << 20 };
-/// The reader asks so many blocks ahead for their memory.
+/// Blocks whose memory the reader prefetches.
 const AHEAD_OBJECTS: usize = 8;
 const NONE: u32 = u32::MAX;
 
-/// So many events are in a chunk, unless its columns get long.
+/// Events of a chunk, unless its columns get long.
 const CHUNK_EVENTS: u64 = 1 << 18;
 /// And so long are these at most: the limit of a chunk, less what one more event can add.
 const LONG_COLUMNS: usize = (1 << 22) - (1 << 12);
@@ -328,7 +328,7 @@ impl HeapEncoder {
 
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
-        // So many events add less than the limit leaves free.
+        // These events add less than the limit leaves free.
         self.position.is_multiple_of(64) && self.has_long_columns()
     }
 
@@ -700,7 +700,7 @@ pub(crate) struct HeapDecoder {
     sites: Sites,
     last: LastSites,
     /// By slot; those that are free have what was there last.
-    objects: Vec<Object>,
+    objects: Vec<PackedObject>,
     /// By slot, the sites of those that have no number.
     unnumbered: HashMap<u32, Site>,
     alive: Set,
@@ -715,14 +715,14 @@ pub(crate) struct HeapDecoder {
 /// As small as can be: there is one for each block that lives, and memory that is touched first
 /// costs more than all that is done with it.
 #[derive(Clone, Copy)]
-struct Object {
+struct PackedObject {
     /// Number of its site; [`NONE`] where that is in `unnumbered`.
     site: u32,
     /// How many allocations were made before it, modulo 2^32.
     serial: u32,
 }
 
-const _: () = assert!(size_of::<Object>() == 8);
+const _: () = assert!(size_of::<PackedObject>() == 8);
 const _: () = assert!(MOST_SITES < NONE as usize);
 
 /// A set of small numbers.
@@ -1013,7 +1013,7 @@ impl HeapDecoder {
                 _ => return None,
             };
             let serial = self.serial;
-            let object = Object { site: number, serial };
+            let object = PackedObject { site: number, serial };
             let slot = match self.free_slots.pop() {
                 Some(slot) => {
                     // The blocks to come take what is below, if none is given back.

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use cairn_format::recording::MarkValue;
 
 use super::columns::{Put, Take};
-use super::rows::Place;
+use super::rows::EventPlace;
 use crate::model::{At, Mark, StackId, ThreadId};
 use crate::packed::heap_events::Filled;
 
@@ -29,8 +29,8 @@ pub(crate) struct MarkEncoder {
     marks: u32,
     first_nanos: u64,
     nanos: u64,
-    place: Place,
-    first_place: Place,
+    place: EventPlace,
+    first_place: EventPlace,
     run_thread: u32,
     run_marks: u64,
     times: Vec<u8>,
@@ -55,7 +55,7 @@ impl MarkEncoder {
         self.marks == 0
     }
 
-    pub(crate) fn mark(&mut self, mark: &Mark<'_>, place: Place) {
+    pub(crate) fn mark(&mut self, mark: &Mark<'_>, place: EventPlace) {
         let nanos = mark.at.nanos;
         if self.marks == 0 {
             (self.first_nanos, self.nanos) = (nanos, nanos);
@@ -67,7 +67,7 @@ impl MarkEncoder {
         self.nanos = self.nanos.max(nanos);
         self.positions.put_number(place.position - self.place.position);
         self.ordinals.put_number(place.ordinal - self.place.ordinal);
-        self.place = Place { position: place.position, ordinal: place.ordinal + 1 };
+        self.place = EventPlace { position: place.position, ordinal: place.ordinal + 1 };
         if self.run_thread != mark.at.thread.0 {
             self.end_run();
             self.run_thread = mark.at.thread.0;
@@ -142,7 +142,7 @@ pub(crate) struct ReadMarks {
 
 #[derive(Clone, Copy)]
 struct ReadMark {
-    place: Place,
+    place: EventPlace,
     at: At,
     value: MarkValue,
     entry: Entry,
@@ -171,7 +171,7 @@ impl ReadMarks {
     fn read_columns(&mut self, payload: &[u8], marks: u32) -> Option<()> {
         let mut take = Take::new(payload);
         let mut nanos = take.number()?;
-        let mut place = Place { position: take.number()?, ordinal: take.number()? };
+        let mut place = EventPlace { position: take.number()?, ordinal: take.number()? };
         let [mut times, mut positions, mut ordinals, mut runs, mut entries, mut dictionary, mut values] = [
             take.column()?,
             take.column()?,
@@ -228,7 +228,7 @@ impl ReadMarks {
     }
 
     /// Where a mark is in the order of events.
-    pub(crate) fn place(&self, index: usize) -> Option<Place> {
+    pub(crate) fn place(&self, index: usize) -> Option<EventPlace> {
         self.marks.get(index).map(|mark| mark.place)
     }
 

@@ -295,7 +295,7 @@ pub(crate) fn take_clocks(
 
 /// Where a mark or a rare event is in the order of all events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub(crate) struct Place {
+pub(crate) struct EventPlace {
     /// How many marks and rare events come before.
     pub(crate) ordinal: u64,
     /// How many allocations and frees come before.
@@ -320,7 +320,7 @@ pub(crate) struct ChangeRows {
     pub(crate) rows: u32,
     pub(crate) first_nanos: u64,
     nanos: u64,
-    place: Place,
+    place: EventPlace,
     row: Vec<u8>,
 }
 
@@ -361,7 +361,7 @@ impl Rare {
 }
 
 impl ChangeRows {
-    pub(crate) fn put(&mut self, rare: &Rare, place: Place) {
+    pub(crate) fn put(&mut self, rare: &Rare, place: EventPlace) {
         if self.rows == 0 {
             self.first_nanos = rare.nanos();
         }
@@ -415,7 +415,7 @@ impl ChangeRows {
             Rare::Change(_, Change::Ended(reason)) => row.put_number(reason.number().into()),
             Rare::Change(..) => {}
         }
-        self.place = Place { position: place.position, ordinal: place.ordinal + 1 };
+        self.place = EventPlace { position: place.position, ordinal: place.ordinal + 1 };
         self.nanos = at.nanos;
         self.bytes.put_bytes(row);
         self.rows += 1;
@@ -425,7 +425,7 @@ impl ChangeRows {
         self.bytes.clear();
         self.rows = 0;
         self.nanos = 0;
-        self.place = Place::default();
+        self.place = EventPlace::default();
     }
 }
 
@@ -433,16 +433,16 @@ impl ChangeRows {
 pub(crate) struct ChangeCursor<'a> {
     take: Take<'a>,
     nanos: u64,
-    place: Place,
+    place: EventPlace,
 }
 
 impl<'a> ChangeCursor<'a> {
     pub(crate) fn new(payload: &'a [u8]) -> Self {
-        Self { take: Take::new(payload), nanos: 0, place: Place::default() }
+        Self { take: Take::new(payload), nanos: 0, place: EventPlace::default() }
     }
 
     /// The next event and its place; `Ok(None)` at the end.
-    pub(crate) fn next(&mut self) -> Result<Option<(Place, Rare)>, &'static str> {
+    pub(crate) fn next(&mut self) -> Result<Option<(EventPlace, Rare)>, &'static str> {
         while !self.take.is_empty() {
             let mut row = Take::new(self.take.column().ok_or(BAD)?);
             let rare = self.read(&mut row).ok_or(BAD)?;

@@ -166,9 +166,9 @@ impl Coder for TimeReader<'_> {
     }
 }
 
-/// So many bits below the first one of a number have chances; those below these are noise.
+/// Bits below the first one of a number that have chances; those below these are noise.
 const LEARNED_BITS: u32 = 6;
-/// As are those of numbers with so many bits below the first one.
+/// As are those of numbers with that many bits below the first one.
 const LONG: u32 = 16;
 /// Chances of the six bits that say how long a number is, and of the bits below the first one for
 /// each such length.

@@ -35,7 +35,7 @@ pub(crate) struct LiveSpool {
 }
 
 /// What a look at a spool brings beside events.
-pub(crate) struct Look<'a> {
+pub(crate) struct SpoolLook<'a> {
     pub(crate) tables: &'a mut TableBuilder,
     pub(crate) end: &'a mut Option<(EndReason, u64)>,
     pub(crate) early: &'a mut Option<RawEarlyEnd>,
@@ -65,7 +65,7 @@ impl LiveSpool {
     pub(crate) fn look(
         &mut self,
         source: &Source,
-        look: &mut Look<'_>,
+        look: &mut SpoolLook<'_>,
         is_last: bool,
     ) -> Result<(), RecordingError> {
         self.horizon = if is_last { u64::MAX } else { self.latest_ticks };
@@ -152,7 +152,7 @@ fn take_tables(
     lane: LaneKey,
     piece: &mut Piece,
     start_counter: u64,
-    look: &mut Look<'_>,
+    look: &mut SpoolLook<'_>,
     findings: &mut Vec<Finding>,
 ) -> u64 {
     let lives = &mut look.tables.threads;

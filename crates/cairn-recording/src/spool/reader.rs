@@ -1,4 +1,4 @@
-//! Reads the events of a spool of which all segments were [scanned](super::scan).
+//! Reads the events of a spool whose segments were [scanned](super::scan).
 
 use cairn_format::recording::SEGMENT_HEADER_BYTES;
 

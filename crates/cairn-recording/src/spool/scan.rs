@@ -114,7 +114,7 @@ pub(crate) fn scan(
     let is_exiting = word(&bytes, control::EXITING) != 0;
     let exit_clock = exit_clock(&bytes);
 
-    let mut scan = Scan { tables: TableBuilder::default(), end: None, findings };
+    let mut scan = SegmentScan { tables: TableBuilder::default(), end: None, findings };
     let mut found = Vec::new();
     let mut starts: &[Progress] = &[];
     let chosen = match part {
@@ -135,7 +135,7 @@ pub(crate) fn scan(
             Some(scan_window(source, (header, exit_clock), length, (&facts, choose), &mut scan, &mut found)?)
         }
     };
-    let Scan { mut tables, mut end, findings } = scan;
+    let SegmentScan { mut tables, mut end, findings } = scan;
     tables.clocks.extend(exit_clock);
     let mut lanes: BTreeMap<LaneKey, Vec<FoundSegment>> = BTreeMap::new();
     for segment in found {
@@ -220,7 +220,7 @@ fn scan_window(
     (header, exit_clock): (&FileHeader, Option<Clock>),
     length: u64,
     (facts, choose): (&[Fact], Box<ChooseWindow<'_>>),
-    scan: &mut Scan<'_>,
+    scan: &mut SegmentScan<'_>,
     found: &mut Vec<FoundSegment>,
 ) -> Result<(u64, u64), RecordingError> {
     // One part in 372 of the file.
@@ -304,13 +304,13 @@ fn read_header(bytes: &[u8], offset: u64, findings: &mut Vec<Finding>) -> Option
 }
 
 /// What all segments have together.
-struct Scan<'a> {
+struct SegmentScan<'a> {
     tables: TableBuilder,
     end: Option<(EndReason, u64)>,
     findings: &'a mut Vec<Finding>,
 }
 
-impl Scan<'_> {
+impl SegmentScan<'_> {
     fn take_segment(&mut self, bytes: &[u8], found: &mut FoundSegment) {
         let FoundSegment { header, segment, threads, .. } = found;
         let committed = header.committed_bytes as usize;

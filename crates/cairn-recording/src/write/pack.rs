@@ -16,7 +16,7 @@ use crate::packed::heap_events::HeapEncoder;
 use crate::packed::marks::MarkEncoder;
 #[cfg(target_os = "linux")]
 use crate::packed::progress::Progress;
-use crate::packed::rows::{self, ChangeRows, PcRows, Place, Rare, WordRows};
+use crate::packed::rows::{self, ChangeRows, EventPlace, PcRows, Rare, WordRows};
 use crate::{HEAP_TIME_QUANTUM_NANOS, Recording};
 
 /// Rows go to the file when they are so long.
@@ -363,8 +363,8 @@ impl<W: Write> Packer<W> {
         self.totals.end_nanos = self.totals.end_nanos.max(at.nanos);
     }
 
-    fn place(&self) -> Place {
-        Place { position: self.heap.position(), ordinal: self.totals.marks + self.totals.changes }
+    fn place(&self) -> EventPlace {
+        EventPlace { position: self.heap.position(), ordinal: self.totals.marks + self.totals.changes }
     }
 
     fn rare(&mut self, rare: &Rare) {

@@ -21,7 +21,7 @@ pub(super) struct DrainClock {
 }
 
 /// One reading of the clocks.
-pub(super) struct Reading {
+pub(super) struct ClockReading {
     /// The counter, from the start.
     pub(super) ticks: u64,
     /// Nanoseconds from the start and the wall clock, when it is time to store them.
@@ -33,7 +33,7 @@ impl DrainClock {
         Self { scale, compared_nanos: 0, stored_nanos: 0, now_ticks: 0 }
     }
 
-    pub(super) fn read(&mut self, header: &FileHeader) -> Reading {
+    pub(super) fn read(&mut self, header: &FileHeader) -> ClockReading {
         let clocks = read_clocks(header.counter);
         let nanos = clocks.monotonic_nanos.saturating_sub(header.start_monotonic_nanos);
         let mut stored = None;
@@ -45,6 +45,6 @@ impl DrainClock {
                 stored = Some((nanos, clocks.wall_nanos));
             }
         }
-        Reading { ticks: clocks.counter.saturating_sub(header.start_counter), stored }
+        ClockReading { ticks: clocks.counter.saturating_sub(header.start_counter), stored }
     }
 }
