@@ -1,4 +1,4 @@
-//! Sums that a recording keeps beside its events, of which every byte is a stranger's: they are used when they make sense, and else
+//! Summaries of recordings from anywhere: they are used when they are consistent, and else
 //! the events answer as if there were none. The first byte says which they are: all sums, slices, or the brief ones.
 #![no_main]
 
