@@ -1,6 +1,5 @@
-//! Summaries that a recording stores next to its events, with every byte from an untrusted file:
-//! they are used when they make sense, and else the events answer as if there were none. The first
-//! byte says which they are: all sums, slices, or the brief ones.
+//! Summaries of recordings from anywhere: they are used when they are consistent, and else
+//! the events answer as if there were none. The first byte says which they are: all sums, slices, or the brief ones.
 #![no_main]
 
 use std::sync::LazyLock;

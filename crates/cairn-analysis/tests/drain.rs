@@ -1,4 +1,5 @@
-//! Draining the spool of a program that runs: nothing is lost, nothing is invented, and blocks go round.
+//! Draining the spool of a program that runs: nothing is lost, nothing is invented, and blocks go
+//! round.
 
 #![cfg(target_os = "linux")]
 
@@ -21,8 +22,8 @@ use cairn_recording::{
 };
 use spool::{Program, Random, START, Spool};
 
-/// Writes what a program's threads wrote, in the same order, as the recorder would: into blocks of the free ring, or else
-/// from the end, never without storage.
+/// Writes what a program's threads wrote, in the same order, as the recorder would: into blocks of
+/// the free ring, or else from the end, never without storage.
 struct Player<'a> {
     file: &'a File,
     spool: &'a Spool,
@@ -207,7 +208,7 @@ fn blocks_are_taken_while_the_free_ring_is_full() {
 }
 
 #[test]
-fn what_lies_behind_a_block_that_never_came_is_read_and_the_gap_is_told() {
+fn drain_reads_behind_a_missing_segment_and_counts_it() {
     let directory = directory("gap");
     let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
     let mut program = program_with_blocks(1, 4_000, 1000);
@@ -242,7 +243,8 @@ fn what_lies_behind_a_block_that_never_came_is_read_and_the_gap_is_told() {
     fs::remove_dir_all(directory).unwrap();
 }
 
-/// All that a program writes is there before anybody drains; `counter` says when its blocks were taken.
+/// All that a program writes is there before anybody drains; `counter` says when its blocks were
+/// taken.
 fn drained_late(test: &str, counter: impl Fn(u64) -> u64) -> Vec<u64> {
     let directory = directory(test);
     let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
@@ -378,7 +380,8 @@ fn a_running_program_is_drained_and_its_blocks_go_round() {
     }
     assert!(packed.frames(StackId::from_number(3)).count() > 0);
     assert_eq!(packed.threads().len(), 3);
-    // 400,000 events fill some 130 blocks; with flushes every half second the ring may stay unused on a fast machine.
+    // 400,000 events fill some 130 blocks; with flushes every half second the ring may stay unused
+    // on a fast machine.
     let blocks = fs::metadata(&spool_path).unwrap().len() / SEGMENT_BYTES as u64;
     assert!(blocks < 1500, "{blocks} blocks, {} reused", reused.load(Ordering::Relaxed));
     fs::remove_dir_all(directory).unwrap();
@@ -464,7 +467,8 @@ impl Events for Told {
 
 const DRAINED: &str = "CAIRN_TEST_DRAINED_SPOOL";
 
-/// Not a test by itself: the process that [`a_killed_drain_loses_nothing_and_tells_nothing_twice`] kills.
+/// Not a test by itself: the process that [`a_killed_drain_loses_nothing_and_tells_nothing_twice`]
+/// kills.
 #[test]
 fn drains_until_it_is_killed() {
     let Some(spool) = std::env::var_os(DRAINED) else { return };
@@ -530,8 +534,9 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
             assert_eq!(numbers.len(), 40, "{context}");
             assert_eq!(told.allocations, program.allocations, "{context}");
             let frees = program.allocations - program.live.len() as u64;
-            // Which block a free is of is known by all that came before: where the two files meet, a block that was found dead
-            // by another proof has its own free counted as well, and a free that came early finds no block.
+            // Which block a free is of is known by all that came before: where the two files meet,
+            // a block that was found dead by another proof has its own free counted as well, and a
+            // free that came early finds no block.
             let counted = told.frees + outcome.unmatched_frees;
             assert!(told.frees <= frees && counted.abs_diff(frees) < 200, "{context}: {counted} of {frees}");
             assert_eq!(recording.threads().len(), 3, "{context}");
@@ -561,7 +566,8 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
     fs::remove_dir_all(directory).unwrap();
 }
 
-/// Follows the file while `write` is called between the looks, until that has nothing more; answers with the numbers of the marks.
+/// Follows the file while `write` is called between the looks, until that has nothing more; answers
+/// with the numbers of the marks.
 fn follow(path: &Path, write: &mut dyn FnMut() -> bool) -> Vec<i64> {
     let mut marks = Vec::new();
     let mut times = Vec::new();
@@ -691,7 +697,7 @@ fn marks(recording: &Recording) -> Vec<(String, String)> {
 }
 
 #[test]
-fn marks_from_outside_are_in_the_spool_and_in_what_is_drained_of_it() {
+fn external_marks_are_in_the_spool_and_in_the_drained_file() {
     let directory = directory("outside");
     let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
     let mut program = busy_program(1, 5_000);

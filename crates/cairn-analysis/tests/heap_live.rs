@@ -1,5 +1,5 @@
-//! A heap that grows while it is looked at: at any moment the sums of what is there, and at the end exactly what a reader of the
-//! whole finds.
+//! A heap that grows while it is looked at: at any moment the sums of what is there, and at the end
+//! exactly what a reader of the whole finds.
 
 #![cfg(target_os = "linux")]
 
@@ -18,8 +18,8 @@ use cairn_format::recording::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader
 use cairn_recording::{Drain, EndReason, Finding, Recording};
 use spool::{Program, Random, Spool};
 
-/// Writes into a file what a program's threads wrote, in the same order, as the recorder would: into blocks of the free ring, or else
-/// from the end.
+/// Writes into a file what a program's threads wrote, in the same order, as the recorder would:
+/// into blocks of the free ring, or else from the end.
 struct Writer<'a> {
     file: File,
     spool: &'a Spool,
@@ -228,7 +228,8 @@ fn a_recording_that_is_drained_is_added_up_while_it_grows() {
             for heap in &mut heaps {
                 assert!(!heap.update().unwrap().has_ended);
             }
-            // All that was packed is in front of the last word on the progress, so a reader finds the same in a copy without its spool.
+            // All that was packed is in front of the last word on the progress, so a reader finds
+            // the same in a copy without its spool.
             let copy = directory.join("copy");
             fs::copy(&packed_path, &copy).unwrap();
             let (whole, stacks) = read(&copy);
@@ -329,7 +330,7 @@ fn a_spool_that_begins_to_be_drained_is_followed_where_it_goes() {
 const NOBODY: u32 = 1 << 30;
 
 #[test]
-fn what_a_killed_command_left_is_read_with_the_rest_in_the_spool() {
+fn killed_command_leaves_a_recording_joined_with_its_spool() {
     for process in [NOBODY, std::process::id()] {
         let directory = directory(&format!("killed-{process}"));
         let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
@@ -437,7 +438,8 @@ fn large_recordings_are_read_in_parts() {
     fs::remove_dir_all(directory).unwrap();
 }
 
-/// A program that is gone has written all, and half of it is drained. Nothing was written for an hour.
+/// A program that is gone has written all, and half of it is drained. Nothing was written for an
+/// hour.
 fn half_drained(spool_path: &Path, packed_path: &Path) -> (Program, Drain) {
     let (program, journal) = program(3, 40_000, NOBODY, false);
     let mut writer = Writer::new(spool_path, &program.spool);

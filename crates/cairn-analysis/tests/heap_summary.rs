@@ -1,4 +1,5 @@
-//! Summaries of recordings: they equal what reading the events gives, in every field, or they are not used.
+//! Summaries of recordings: they equal what reading the events gives, in every field, or they are
+//! not used.
 
 #[path = "../../cairn-recording/tests/support/spool.rs"]
 mod spool;
@@ -44,8 +45,8 @@ impl Drop for TestFile {
     }
 }
 
-/// A packed recording of a program that does everything that is summed up: threads, marks, mappings, samples, what was lost, frees
-/// of older blocks. `sampled` as a recorder that picks.
+/// A packed recording of a program that does everything that is summed up: threads, marks,
+/// mappings, samples, what was lost, frees of older blocks. `sampled` as a recorder that picks.
 fn packed(seed: u64, steps: u32, sampled: bool) -> Vec<u8> {
     let mut random = Random(seed);
     let mut program = Program::new(3, 4);
@@ -230,7 +231,8 @@ fn brief_curve_is_that_of_the_events_in_fewer_steps() {
     }
 }
 
-/// The file with one bit of a byte of that chunk changed; if it is repaired, with a checksum that fits.
+/// The file with one bit of a byte of that chunk changed; if it is repaired, with a checksum that
+/// fits.
 fn with_other_bit(
     bytes: &[u8],
     (at, header): (usize, ChunkHeader),
@@ -381,7 +383,8 @@ fn damaged_summary_is_reported_and_events_are_read() {
 #[test]
 fn inconsistent_summary_is_reported_and_events_are_read() {
     for kind in [ChunkKind::SUMS, ChunkKind::SLICES] {
-        // Who repairs checksums can tell of another peak; sums that differ from each other are found.
+        // Who repairs checksums can tell of another peak; sums that differ from each other are
+        // found.
         let (_, refused) = check_changed("repaired", kind, true);
         assert!(refused > 100, "{refused} refused");
     }
@@ -400,7 +403,8 @@ fn summary_of_another_state_is_refused() {
         (CHUNK_HEADER_BYTES + header.stored_bytes as usize).next_multiple_of(8)
     }];
     let other = packed(22, 2000, false);
-    // In front of the index, which knows nothing of them, and without it: a reader finds them by a scan.
+    // In front of the index, which knows nothing of them, and without it: a reader finds them by a
+    // scan.
     let index = first(&other, ChunkKind::INDEX);
     let bytes = [&other[..index], sums].concat();
     let heap = HeapRecording::new(Recording::from_bytes(bytes).unwrap());

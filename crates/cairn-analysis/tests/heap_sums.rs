@@ -1,5 +1,5 @@
-//! The aggregator against a model that is too slow and too simple to be wrong: it keeps every block, and copies all of
-//! them at each new peak.
+//! The aggregator against a model that is too slow and too simple to be wrong: it keeps every
+//! block, and copies all of them at each new peak.
 
 use std::collections::BTreeMap;
 
@@ -297,7 +297,8 @@ fn an_object_far_above_all_others_takes_no_memory() {
     assert_eq!((profile.anomalies.bad_numbers, profile.totals.allocations), (2, 0));
 }
 
-/// The estimates of many sampled recordings of one program: on average the truth, and as far off as they say.
+/// The estimates of many sampled recordings of one program: on average the truth, and as far off as
+/// they say.
 #[test]
 fn sampled_sums_are_unbiased_and_know_their_error() {
     const MEAN_BYTES: u64 = 4096;

@@ -4,16 +4,17 @@ use cairn_format::recording::{Clock, CounterKind, FileHeader};
 
 use super::error::Finding;
 
-/// What turns the counter of a recording into nanoseconds from its start, and these into the time of day.
+/// What turns the counter of a recording into nanoseconds from its start, and these into the time
+/// of day.
 ///
-/// Between two readings of the clocks the counter runs evenly; in front of the first and behind the last one it is taken to
-/// run as fast as between them.
+/// Between two readings of the clocks the counter runs evenly; in front of the first and behind the
+/// last one it is taken to run as fast as between them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TimeScale {
     start_counter: u64,
     start_wall_nanos: u64,
     /// By rising ticks; the first one begins at 0.
-    segments: Vec<Segment>,
+    stretches: Vec<Stretch>,
     /// (nanoseconds from the start, wall clock), by rising time.
     wall: Vec<(u64, u64)>,
     is_known: bool,
@@ -21,7 +22,7 @@ pub struct TimeScale {
 
 /// A stretch of time in which the counter runs evenly.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Segment {
+pub(crate) struct Stretch {
     ticks: u64,
     nanos: u64,
     /// Nanoseconds of a tick, times 2^32.
@@ -30,7 +31,7 @@ pub(crate) struct Segment {
     end_ticks: u64,
 }
 
-impl Segment {
+impl Stretch {
     #[inline]
     pub(crate) fn has(&self, ticks: u64) -> bool {
         self.ticks <= ticks && ticks < self.end_ticks
@@ -54,16 +55,20 @@ impl Segment {
     }
 }
 
-/// Two readings that lie closer together say too little about the counter's speed, unless there are no others.
+/// Two readings that lie closer together say too little about the counter's speed, unless there are
+/// no others.
 const LEAST_SPAN_NANOS: u64 = 2_000_000;
-/// The least distance of the two readings that a short recording's scale comes from. Each is exact to some 50 ns, so that
-/// the speed is wrong by 1 % at most; where the later one was read at the end, no time is wrong by more than these 50 ns.
+/// The least distance of the two readings that a short recording's scale comes from. Each is exact
+/// to some 50 ns, so that the speed is wrong by 1 % at most; where the later one was read at the
+/// end, no time is wrong by more than these 50 ns.
 const LEAST_SHORT_SPAN_NANOS: u64 = 10_000;
-/// The wall clock may drift so far from the monotonic one between two readings before that is a jump.
+/// The wall clock may drift so far from the monotonic one between two readings before that is a
+/// jump.
 const JUMP_NANOS: i64 = 100_000_000;
 
 impl TimeScale {
-    /// The scale of a recording with these readings. `counter_hz` is how fast the counter runs, where the recorder knew.
+    /// The scale of a recording with these readings. `counter_hz` is how fast the counter runs,
+    /// where the recorder knew.
     pub(crate) fn new(
         header: &FileHeader,
         clocks: &[Clock],
@@ -106,15 +111,15 @@ impl TimeScale {
             findings.push(Finding::UnknownClock);
             1 << 32
         };
-        let mut segments: Vec<Segment> = points
+        let mut stretches: Vec<Stretch> = points
             .windows(2)
             .filter_map(|pair| {
                 let &[(ticks, nanos), (next_ticks, next_nanos)] = pair else { return None };
                 let scale = scale(next_ticks - ticks, next_nanos - nanos);
-                Some(Segment { ticks, nanos, scale, end_ticks: next_ticks })
+                Some(Stretch { ticks, nanos, scale, end_ticks: next_ticks })
             })
             .collect();
-        segments.push(Segment {
+        stretches.push(Stretch {
             ticks: end_ticks,
             nanos: end_nanos,
             scale: whole_scale,
@@ -123,7 +128,7 @@ impl TimeScale {
         Self {
             start_counter: header.start_counter,
             start_wall_nanos: header.start_wall_nanos,
-            segments,
+            stretches,
             wall,
             is_known,
         }
@@ -134,7 +139,7 @@ impl TimeScale {
     pub(crate) fn push(&mut self, header: &FileHeader, clock: &Clock) {
         let ticks = clock.counter.saturating_sub(header.start_counter);
         let nanos = clock.monotonic_nanos.saturating_sub(header.start_monotonic_nanos);
-        let Some(last) = self.segments.last_mut() else { return };
+        let Some(last) = self.stretches.last_mut() else { return };
         if !self.is_known
             && let Some((ticks, nanos)) = short_span(header, clock)
         {
@@ -147,7 +152,7 @@ impl TimeScale {
         last.scale = scale(ticks - last.ticks, nanos - last.nanos);
         last.end_ticks = ticks;
         let whole = scale(ticks, nanos);
-        self.segments.push(Segment { ticks, nanos, scale: whole, end_ticks: u64::MAX });
+        self.stretches.push(Stretch { ticks, nanos, scale: whole, end_ticks: u64::MAX });
         self.wall.push((nanos, clock.wall_nanos));
         self.is_known = true;
     }
@@ -158,7 +163,8 @@ impl TimeScale {
         self.is_known
     }
 
-    /// Nanoseconds from the start of the recording to the moment when the counter had this value; 0 before the start.
+    /// Nanoseconds from the start of the recording to the moment when the counter had this value; 0
+    /// before the start.
     #[must_use]
     pub fn nanos(&self, counter: u64) -> u64 {
         self.nanos_of_ticks(counter.saturating_sub(self.start_counter))
@@ -167,21 +173,21 @@ impl TimeScale {
     /// The same, from ticks since the start.
     #[inline]
     pub(crate) fn nanos_of_ticks(&self, ticks: u64) -> u64 {
-        self.segment(ticks).nanos(ticks)
+        self.stretch(ticks).nanos(ticks)
     }
 
     /// The stretch of time in which these ticks lie.
-    pub(crate) fn segment(&self, ticks: u64) -> Segment {
-        let index = match self.segments.last() {
-            Some(last) if last.ticks <= ticks => self.segments.len() - 1,
-            _ => self.segments.partition_point(|segment| segment.ticks <= ticks).saturating_sub(1),
+    pub(crate) fn stretch(&self, ticks: u64) -> Stretch {
+        let index = match self.stretches.last() {
+            Some(last) if last.ticks <= ticks => self.stretches.len() - 1,
+            _ => self.stretches.partition_point(|stretch| stretch.ticks <= ticks).saturating_sub(1),
         };
-        let none = Segment { ticks: 0, nanos: 0, scale: 0, end_ticks: u64::MAX };
-        self.segments.get(index).copied().unwrap_or(none)
+        let none = Stretch { ticks: 0, nanos: 0, scale: 0, end_ticks: u64::MAX };
+        self.stretches.get(index).copied().unwrap_or(none)
     }
 
-    /// Nanoseconds since 1970 at so many nanoseconds from the start of the recording. Follows the wall clock where it was
-    /// set meanwhile.
+    /// Nanoseconds since 1970 at `nanos` from the start of the recording. Follows the
+    /// wall clock where it was set meanwhile.
     #[must_use]
     pub fn wall_nanos(&self, nanos: u64) -> u64 {
         let index = self.wall.partition_point(|&(at, _)| at <= nanos).saturating_sub(1);
@@ -196,7 +202,8 @@ impl TimeScale {
     }
 }
 
-/// Ticks and nanoseconds from the start to a reading that is close to it, if they say how fast the counter runs.
+/// Ticks and nanoseconds from the start to a reading that is close to it, if they say how fast the
+/// counter runs.
 fn short_span(header: &FileHeader, clock: &Clock) -> Option<(u64, u64)> {
     let ticks = clock.counter.checked_sub(header.start_counter)?;
     let nanos = clock.monotonic_nanos.checked_sub(header.start_monotonic_nanos)?;

@@ -1,4 +1,5 @@
-//! What can be wrong with a recording: errors end the reading, findings are told beside what could be read.
+//! What can be wrong with a recording: errors end the reading, findings accompany what could be
+//! read.
 
 use std::path::PathBuf;
 use std::{error, fmt, io};
@@ -29,7 +30,8 @@ pub enum RecordingError {
         /// What is wrong.
         problem: &'static str,
     },
-    /// The spool is drained into a file of another name, and its segments are used again while they are read.
+    /// The spool is drained into a file of another name, and its segments are used again while they
+    /// are read.
     Drained {
         /// The spool.
         path: PathBuf,
@@ -124,7 +126,7 @@ impl fmt::Display for EndedEarly {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Finding {
-    /// The file ends inside of a segment or chunk: so many bytes that were begun are not there.
+    /// The file ends inside of a segment or chunk, and a part of it is missing.
     TornTail {
         /// Where the incomplete part begins.
         offset: u64,
@@ -177,7 +179,8 @@ pub enum Finding {
         /// Its kind.
         kind: ChunkKind,
     },
-    /// Sums that a packed recording holds beside its events cannot be used; the events were read in their place.
+    /// Sums that a packed recording holds beside its events cannot be used; the events were read in
+    /// their place.
     UnusableSums {
         /// Where they begin.
         offset: u64,
@@ -203,7 +206,8 @@ pub enum Finding {
         /// How many.
         count: u64,
     },
-    /// Nothing tells how fast the counter runs, so times are in its own units as if they were nanoseconds.
+    /// Nothing tells how fast the counter runs, so times are in its own units as if they were
+    /// nanoseconds.
     UnknownClock,
     /// The wall clock was set, or the machine slept, between two readings of the clocks.
     ClockJump {
@@ -230,14 +234,17 @@ pub enum Finding {
         /// How many.
         segments: u64,
     },
-    /// In a packed recording: it was not closed, because what drained the program was stopped. What followed is in the spool.
+    /// In a packed recording: it was not closed, because what drained the program was stopped. What
+    /// followed is in the spool.
     NotClosed,
-    /// The recording was not closed, because cairn itself was killed; what it had not written was read from the program's spool.
+    /// The recording was not closed, because cairn itself was killed; what it had not written was
+    /// read from the program's spool.
     Continued {
         /// The spool.
         spool: PathBuf,
     },
-    /// In a spool: these segments were drained into a packed recording, and given back to the program. Their events are there.
+    /// In a spool: these segments were drained into a packed recording, and given back to the
+    /// program. Their events are there.
     Drained {
         /// How many.
         segments: u64,

@@ -82,10 +82,12 @@ pub(crate) fn packed_of(spool: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether a process drains this spool at present: then what is read here may be in the other file a moment later.
+/// Whether a process drains this spool at present: then what is read here may be in the other file
+/// a moment later.
 ///
-/// The kernel knows whether the file is held, even by a process that gets no processor or is about to close the recording.
-/// Where it has no locks, the tick shows it, which changes about once in a millisecond.
+/// The kernel knows whether the file is held, even by a process that gets no processor or is about
+/// to close the recording. Where it has no locks, the tick shows it, which changes about once in a
+/// millisecond.
 pub(crate) fn is_drained_now(source: &Source, first: &[u8]) -> Result<bool, RecordingError> {
     const RETRIES: u32 = 4;
     if source.is_held() {

@@ -3,7 +3,7 @@
 //! ```text
 //!   spool that `cairn` drains:  packed file up to its last PROG chunk; the spool is not read,
 //!                               its segments are used again meanwhile
-//!   spool that nobody drains:   all segments, events up to the moment at which the reading began
+//!   spool that is not drained:  all segments, events up to the moment at which the reading began
 //!   packed file + spool:        as above; `cairn` was killed, and the program goes on
 //! ```
 //!
@@ -52,7 +52,7 @@ impl fmt::Display for Growth {
 }
 
 impl Growth {
-    /// Whether whoever packs the recording has fallen behind the program.
+    /// Whether the process that packs the recording has fallen behind the program.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.is_drained && self.age_nanos.is_some_and(|age| age > STALLED_NANOS)

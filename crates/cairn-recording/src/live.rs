@@ -6,11 +6,11 @@ use crate::clock::TimeScale;
 use crate::error::{Finding, RecordingError};
 use crate::files::open_source;
 use crate::model::{Events, Wanted};
-use crate::packed::live::{self as packed, LivePacked};
+use crate::packed::live::{LivePacked, PackedLook};
 use crate::recording::{Layout, Recording};
 use crate::source::Source;
 use crate::spool::control_words::counter_hz;
-use crate::spool::live::{self as spool, LiveSpool};
+use crate::spool::live::{LiveSpool, SpoolLook};
 use crate::tables::TableBuilder;
 
 /// Follows a recording that grows. Goes with one [`Recording`], whose tables it keeps up to date.
@@ -36,15 +36,17 @@ impl Live {
         Ok((recording, Self { path: path.to_owned(), tables: TableBuilder::default(), reader }))
     }
 
-    /// Reads of each thread at most so many bytes ahead of what can be handed on, so that a large spool that is there already does
-    /// not take as much memory; [`has_more`](Self::has_more) tells when there is more to read at once.
+    /// Limits the bytes that are read of each thread ahead of what can be handed on, so that a
+    /// large spool that is there already does not take as much memory; [`has_more`](Self::has_more)
+    /// tells when there is more to read at once.
     pub fn set_lane_limit(&mut self, bytes: usize) {
         if let LiveReader::Spool(spool) = &mut self.reader {
             spool.set_lane_limit(bytes);
         }
     }
 
-    /// Hands on about so many events of a packed recording at once; [`has_more`](Self::has_more) tells when there are more.
+    /// Limits the events of a packed recording that are handed on at once;
+    /// [`has_more`](Self::has_more) tells when there are more.
     pub fn set_event_limit(&mut self, events: u64) {
         if let LiveReader::Packed(packed) = &mut self.reader {
             packed.set_event_limit(events);
@@ -106,7 +108,8 @@ impl Live {
 
     /// Reads what is new. With `is_last` nothing will follow.
     pub fn look(&mut self, recording: &mut Recording, is_last: bool) -> Result<(), RecordingError> {
-        // Under the same name there may be a newer state of it; and when it has another name now, what is open goes on.
+        // Under the same name there may be a newer state of it; and when it has another name now,
+        // what is open goes on.
         if let Ok(source) = open_source(&self.path)
             && is_same(&source, recording)
         {
@@ -117,11 +120,11 @@ impl Live {
         let tables = &mut self.tables;
         let looked = match (&mut self.reader, layout) {
             (LiveReader::Spool(spool), _) => {
-                spool.look(source, &mut spool::Look { tables, end, early }, is_last)
+                spool.look(source, &mut SpoolLook { tables, end, early }, is_last)
             }
             (LiveReader::Packed(packed), Layout::Packed(into)) => {
                 let totals = &mut into.totals;
-                let mut look = packed::Look { header, facts, tables, end, early, totals };
+                let mut look = PackedLook { header, facts, tables, end, early, totals };
                 packed.look(source, &mut look, is_last)
             }
             // Both were made of one header.
@@ -147,7 +150,8 @@ impl Live {
         Ok(())
     }
 
-    /// Whether what a program that is gone has left behind is all there: the process that drains it needs a moment more.
+    /// Whether what a program that is gone has left behind is all there: the process that drains it
+    /// needs a moment more.
     pub fn is_settled(&self, recording: &Recording) -> bool {
         match &self.reader {
             LiveReader::Spool(_) => true,
@@ -164,7 +168,8 @@ impl Live {
     }
 }
 
-/// So many looks without anything new mean that nobody writes any more, where the kernel does not say who holds the file.
+/// Reads without anything new after which a file is finished, where the kernel does not say whether
+/// it is held; 10.
 const SETTLED_LOOKS: u32 = 10;
 
 /// Whether the recorded process is there. Where that cannot be known it is taken to be.
@@ -180,7 +185,8 @@ pub fn is_running(process: u32) -> bool {
         let Some((_, words)) = stat.rsplit_once(") ") else { return false };
         let words: Vec<&str> = words.split_ascii_whitespace().collect();
         let threads = words.get(THREADS - STATE).and_then(|word| word.parse::<u32>().ok()).unwrap_or(1);
-        // One that has ended and was not waited for has a line of its own still; and its first thread may end before the others.
+        // One that has ended and was not waited for has a line of its own still; and its first
+        // thread may end before the others.
         words.first().is_some_and(|state| !matches!(*state, "Z" | "X") || threads > 1)
     })
 }

@@ -1,9 +1,11 @@
-//! The memory that a recorded program shares with this process, the clocks that both read, and advice on memory of our own.
+//! The memory that a recorded program shares with this process, the clocks that both read, and
+//! advice on memory of our own.
 //!
-//! The one file with unsafe code of the recordings. What it promises of shared memory: every access lies in the window and in front of the
-//! file's end as last seen, is of eight aligned bytes, and is atomic, because the program writes at the same time. What it
-//! cannot prevent: whoever makes the file shorter between two looks at its length ends this process with SIGBUS. The spool is
-//! private to the two, and neither does.
+//! The one file with unsafe code of the recordings. What it promises of shared memory: every access
+//! lies in the window and in front of the file's end as last seen, is of eight aligned bytes, and
+//! is atomic, because the program writes at the same time. What it cannot prevent: a process that
+//! makes the file shorter between two checks of its length ends this process with SIGBUS. The spool
+//! is private to the two, and neither does.
 
 #![allow(unsafe_code, reason = "see above")]
 
@@ -31,8 +33,8 @@ pub(crate) struct SharedFile {
 unsafe impl Send for SharedFile {}
 
 impl SharedFile {
-    /// Says that this process drains the file, for as long as this value lives and however the process ends. File systems without locks
-    /// are told by the tick alone.
+    /// Says that this process drains the file, for as long as this value lives and however the
+    /// process ends. On file systems without locks the tick alone says so.
     pub(crate) fn hold(&self) {
         hold(&self.file);
     }
@@ -71,8 +73,9 @@ impl SharedFile {
             return None;
         }
         let index = usize::try_from(offset / 8).ok()?;
-        // SAFETY: the word is inside of the window, as `length` is; it is aligned, because a mapping begins at a page; the
-        // file has storage there, so the page is there; and it stays mapped for as long as `self` lives.
+        // SAFETY: the word is inside of the window, as `length` is; it is aligned, because a
+        // mapping begins at a page; the file has storage there, so the page is there; and it stays
+        // mapped for as long as `self` lives.
         Some(unsafe { self.start.add(index).as_ref() })
     }
 
@@ -158,7 +161,7 @@ impl SharedFile {
 
 impl Drop for SharedFile {
     fn drop(&mut self) {
-        // SAFETY: mapped by `open` with this length; nobody has a reference any more.
+        // SAFETY: mapped by `open` with this length; no reference is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.window_bytes) };
     }
 }
@@ -168,12 +171,14 @@ pub(crate) fn hold(file: &File) {
     let _ = ask_for_lock(file, libc::F_OFD_SETLK, libc::F_WRLCK);
 }
 
-/// Whether somebody [holds](SharedFile::hold) the file. Only asks: who reads must not be in the way of who drains.
+/// Whether a process [holds](SharedFile::hold) the file. Only asks: a reader must not hinder the
+/// process that drains.
 pub(crate) fn is_held(file: &File) -> bool {
     ask_for_lock(file, libc::F_OFD_GETLK, libc::F_RDLCK).is_ok_and(|found| found != libc::F_UNLCK)
 }
 
-/// A lock of the open file, not of the process: another descriptor of the same file that is closed here does not end it.
+/// A lock of the open file, not of the process: another descriptor of the same file that is closed
+/// here does not end it.
 fn ask_for_lock(file: &File, what: libc::c_int, kind: libc::c_int) -> io::Result<libc::c_int> {
     // SAFETY: zeros are a value of it: from the first byte to the last, whatever the length.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -234,12 +239,14 @@ fn counter() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
 }
 
-/// Asks the processor for the line with the element of that index, if there is one; returns at once.
+/// Asks the processor for the line with the element of that index, if there is one; returns at
+/// once.
 #[inline(always)]
 pub fn prefetch<T>(slice: &[T], index: usize) {
     let place = slice.as_ptr().wrapping_add(index);
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the instruction. It is a hint for any address, and reads nothing into the program.
+    // SAFETY: every x86-64 processor has the instruction. It is a hint for any address, and reads
+    // nothing into the program.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast());
     }
@@ -252,7 +259,8 @@ pub fn prefetch<T>(slice: &[T], index: usize) {
     let _ = place;
 }
 
-/// Elements that begin as zeros, from the start of a page on: memory of their own, of which there is as much as is used.
+/// Elements that begin as zeros, from the start of a page on: memory of their own, of which there
+/// is as much as is used.
 pub(crate) struct Table<T> {
     start: NonNull<T>,
     length: usize,
@@ -275,12 +283,14 @@ impl<const N: usize> Table<[u32; N]> {
         }
     }
 
-    /// Appends zeros, for a length that is not less than before. Where the memory is may change, what is in it is not copied.
+    /// Appends zeros, for a length that is not less than before. Where the memory is may change,
+    /// what is in it is not copied.
     pub(crate) fn grow(&mut self, length: usize) {
         let bytes = |length: usize| length.saturating_mul(size_of::<[u32; N]>()).max(1);
         let (before, after) = (bytes(self.length), bytes(length.max(self.length)));
         let start = self.start.as_ptr().cast();
-        // SAFETY: mapped by `new` or here, with the length of before; nobody has a reference while `self` is borrowed.
+        // SAFETY: mapped by `new` or here, with the length of before; no reference exists while
+        // `self` is borrowed.
         let moved = unsafe { libc::mremap(start, before, after, libc::MREMAP_MAYMOVE) };
         match NonNull::new(moved.cast::<[u32; N]>()).filter(|_| moved != libc::MAP_FAILED) {
             Some(start) => (self.start, self.length) = (start, length.max(self.length)),
@@ -288,21 +298,22 @@ impl<const N: usize> Table<[u32; N]> {
         }
     }
 
-    /// Asks the kernel for the memory of so many elements from `first` on at once: that takes two thirds of what it takes to meet its
-    /// pages one by one.
+    /// Asks the kernel for the memory of `count` elements from `first` on at once: that takes two
+    /// thirds of what it takes to meet its pages one by one.
     pub(crate) fn prepare(&mut self, first: usize, count: usize) {
         const PAGE: usize = 4096;
         let end = first.saturating_add(count).min(self.length) * size_of::<[u32; N]>();
         let begin = (first * size_of::<[u32; N]>()).min(end) / PAGE * PAGE;
         let start = self.start.as_ptr().wrapping_byte_add(begin).cast();
-        // SAFETY: mapped by `new` or `grow`, and of this value alone; what is in the memory stays, and kernels that do not know the advice
-        // do nothing.
+        // SAFETY: mapped by `new` or `grow`, and of this value alone; what is in the memory stays,
+        // and kernels that do not know the advice do nothing.
         unsafe { libc::madvise(start, end - begin, libc::MADV_POPULATE_WRITE) };
     }
 
     #[inline(always)]
     pub(crate) fn as_slice(&self) -> &[[u32; N]] {
-        // SAFETY: so many are mapped, aligned to a page, for as long as `self` lives; zeros are a value of the type.
+        // SAFETY: `length` elements are mapped, aligned to a page, for as long as `self` lives;
+        // zeros are a value of the type.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
@@ -316,7 +327,7 @@ impl<const N: usize> Table<[u32; N]> {
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
         let bytes = self.length.saturating_mul(size_of::<T>()).max(1);
-        // SAFETY: mapped by `new` with this length; nobody has a reference any more.
+        // SAFETY: mapped by `new` with this length; no reference is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), bytes) };
     }
 }

@@ -18,7 +18,8 @@ macro_rules! number {
                 self.0
             }
 
-            /// The number as an index: numbers are given densely, so that tables can be kept beside.
+            /// The number as an index: numbers are given densely, so that tables can be indexed by
+            /// them.
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
@@ -33,7 +34,8 @@ number! {
 }
 
 number! {
-    /// A stack of the recording. The parent of a stack has a smaller number; [`StackId::EMPTY`] is the root.
+    /// A stack of the recording. The parent of a stack has a smaller number; [`StackId::EMPTY`] is
+    /// the root.
     StackId
 }
 
@@ -43,8 +45,8 @@ number! {
 }
 
 number! {
-    /// A block of memory for as long as it lives: its number is given to another block after its free. The numbers are
-    /// dense: no larger than the most blocks that were ever alive at once.
+    /// A block of memory for as long as it lives: its number is given to another block after its
+    /// free. The numbers are dense: no larger than the most blocks that were ever alive at once.
     ObjectId
 }
 
@@ -54,7 +56,7 @@ impl StackId {
     /// The stack that was not recorded because there was no room for it.
     pub const LOST: Self = Self(u32::MAX);
 
-    /// The stack of that number, as it was kept elsewhere.
+    /// The stack of that number, as it was stored elsewhere.
     #[must_use]
     pub const fn from_number(number: u32) -> Self {
         Self(number)
@@ -105,7 +107,8 @@ pub enum Place {
     Absolute(AbsoluteAddress),
 }
 
-/// One frame of a stack: equal frames have one entry in the table, and [`PcId`]s to compare them by.
+/// One frame of a stack: equal frames have one entry in the table, and [`PcId`]s to compare them
+/// by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StackFrame {
     /// What the address is, or why the stack ends here.
@@ -117,7 +120,8 @@ pub struct StackFrame {
 }
 
 impl StackFrame {
-    /// As the frame that every format knows; [`Frame::Truncated`] where the stack could not be followed.
+    /// As the frame that every format knows; [`Frame::Truncated`] where the stack could not be
+    /// followed.
     #[must_use]
     pub const fn frame(self) -> Frame {
         match self.kind {
@@ -127,7 +131,8 @@ impl StackFrame {
         }
     }
 
-    /// The place to look up in symbol tables: one byte before a return address. `None` when this is no code.
+    /// The place to look up in symbol tables: one byte before a return address. `None` when this is
+    /// no code.
     #[must_use]
     pub fn lookup_place(self) -> Option<Place> {
         let less = match self.kind {
@@ -203,9 +208,10 @@ pub struct Fact {
 /// When and where an event happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct At {
-    /// Nanoseconds from the start of the recording. Never goes back from event to event. For allocations and frees it is
-    /// as exact as the stamps between which they lie, and as [`HEAP_TIME_QUANTUM_NANOS`](super::HEAP_TIME_QUANTUM_NANOS)
-    /// once packed; their order is what tells.
+    /// Nanoseconds from the start of the recording. Never goes back from event to event. For
+    /// allocations and frees it is as exact as the stamps between which they lie, and as
+    /// [`HEAP_TIME_QUANTUM_NANOS`](super::HEAP_TIME_QUANTUM_NANOS) once packed; their order is what
+    /// tells.
     pub nanos: u64,
     /// The thread.
     pub thread: ThreadId,
@@ -358,22 +364,23 @@ pub trait Events {
         let _ = (at, change);
     }
 
-    /// Loads what an allocation with this stack and of this size will need, into the caches. One is likely to come soon; before
-    /// events of other kinds, the two mean nothing. Nothing has happened yet.
+    /// Loads what an allocation with this stack and of this size will need, into the caches. One is
+    /// likely to come soon; before events of other kinds, the two mean nothing. Nothing has
+    /// happened yet.
     #[inline]
     fn prefetch_site(&mut self, stack: StackId, size_bytes: u64) {
         let _ = (stack, size_bytes);
     }
 
-    /// Loads what an event of this object will need, a little after [`prefetch_site`](Self::prefetch_site). The object means nothing
-    /// unless a free is likely.
+    /// Loads what an event of this object will need, a little after
+    /// [`prefetch_site`](Self::prefetch_site). The object means nothing unless a free is likely.
     #[inline]
     fn prefetch_object(&mut self, object: ObjectId, stack: StackId, size_bytes: u64) {
         let _ = (object, stack, size_bytes);
     }
 
-    /// How exact the times of allocations and frees need to be, in nanoseconds: several that lie between two multiples of this may
-    /// all be told the time of the first one.
+    /// How exact the times of allocations and frees need to be, in nanoseconds: several that lie
+    /// between two multiples of this may all get the time of the first one.
     #[inline]
     fn time_quantum_nanos(&self) -> u64 {
         1

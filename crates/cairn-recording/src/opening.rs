@@ -8,8 +8,9 @@
 //!            of a ring
 //! ```
 //!
-//! A packed recording that was not closed is opened together with the spool that it was made of. Files change while they are
-//! opened: a spool is closed, a drain begins or ends. So a file is opened again until it was the same before and after.
+//! A packed recording that was not closed is opened together with the spool that it was made of.
+//! Files change while they are opened: a spool is closed, a drain begins or ends. So a file is
+//! opened again until it was the same before and after.
 
 use std::io::Read;
 use std::path::Path;
@@ -34,14 +35,15 @@ use crate::spool::scan::{self, ChooseWindow, Part};
 use crate::spool::{lives, ring};
 use crate::tables::TableBuilder;
 
-/// How often a file that changes while it is opened is opened again at most; 8, 5 ms apart, because closing a recording takes
-/// less.
+/// How often a file that changes while it is opened is opened again at most; 8, 5 ms apart, because
+/// closing a recording takes less.
 const ATTEMPTS: u32 = 8;
 
 /// One try to open a recording.
-enum Opened {
+enum Attempt {
     Settled(Recording),
-    /// The files changed meanwhile, so they are to be opened again. What was read is the answer if that does not help.
+    /// The files changed meanwhile, so they are to be opened again. What was read is the answer if
+    /// that does not help.
     Changed(Result<Recording, RecordingError>),
 }
 
@@ -50,21 +52,25 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// When it cannot be read, or is no recording. A damaged one opens, with [`findings`](Self::findings).
+    /// When it cannot be read, or is no recording. A damaged one opens, with
+    /// [`findings`](Self::findings).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
         Self::open_path(path.as_ref(), None)
     }
 
-    /// Opens a packed recording that was not closed because `cairn` itself was killed, together with the spool of the program that it
-    /// was made of: every event is told once, from whichever has it. [`open`](Self::open) does this by itself where the two have the
-    /// names that `cairn` gives them (the packed one that of the spool with `.new` behind it).
+    /// Opens a packed recording that was not closed because `cairn` itself was killed, together
+    /// with the spool of the program that it was made of: every event is read once, from whichever
+    /// has it. [`open`](Self::open) does this by itself where the two have the names that `cairn`
+    /// gives them (the packed one that of the spool with `.new` behind it).
     ///
-    /// What was packed has no addresses any more. So frees behind the end of the packed recording, of blocks from before it, find no
-    /// block: they are counted as [unmatched](crate::Outcome::unmatched_frees), and their blocks seem to live on. Where the two files meet, that
-    /// count may be wrong by the few frees that came in another order than their threads'.
+    /// What was packed has no addresses any more. So frees behind the end of the packed recording,
+    /// of blocks from before it, find no block: they are counted as
+    /// [unmatched](crate::Outcome::unmatched_frees), and their blocks seem to live on. Where the
+    /// two files meet, that count may be wrong by the few frees that came in another order than
+    /// their threads'.
     ///
-    /// A packed recording that was closed is whole, and the spool is not read; nor is one of another process, or one that somebody
-    /// still drains. [`Finding::Continued`] tells when it was.
+    /// A packed recording that was closed is whole, and the spool is not read; nor is one of
+    /// another process, or one that is still drained. [`Finding::Continued`] tells when it was.
     ///
     /// # Errors
     ///
@@ -75,11 +81,13 @@ impl Recording {
         Ok(joined.unwrap_or(recording).with_situation(None))
     }
 
-    /// Opens a part of the time of a file: reads of a spool only the blocks that may have something of it, some milliseconds in place
-    /// of a second for each gigabyte. `choose` says which part, in nanoseconds from the start: from the first on, before the second.
+    /// Opens a part of the time of a file: reads of a spool only the blocks that may have something
+    /// of it, some milliseconds in place of a second for each gigabyte. `choose` says which part,
+    /// in nanoseconds from the start: from the first on, before the second.
     ///
-    /// [`read`](Self::read) then tells the marks and rare events of that part, and no allocations and frees: these hang on all that came
-    /// before. Modules and stacks are all there; [`findings`](Self::findings) are those of what was read.
+    /// [`read`](Self::read) then gives the marks and rare events of that part, and no allocations
+    /// and frees: these depend on all that came before. Modules and stacks are all there;
+    /// [`findings`](Self::findings) are those of what was read.
     ///
     /// ```no_run
     /// # use cairn_recording::Recording;
@@ -129,8 +137,8 @@ impl Recording {
         Ok(read(Source::from_reader(reader)?, Extent::Whole, None)?.with_situation(None))
     }
 
-    /// Opens the same file again, whatever it is called by now: with what an opening finds, for one that was read by
-    /// [`Live`](crate::Live).
+    /// Opens the same file again, whatever it is called by now: with what an opening finds, for one
+    /// that was read by [`Live`](crate::Live).
     pub fn reopened(&self) -> Result<Self, RecordingError> {
         Ok(read(self.source.again()?, Extent::Whole, None)?.with_situation(None))
     }
@@ -159,8 +167,8 @@ impl Recording {
         loop {
             attempt += 1;
             let last = match open_once(path, &mut choose)? {
-                Opened::Settled(recording) => return Ok(recording),
-                Opened::Changed(last) => last,
+                Attempt::Settled(recording) => return Ok(recording),
+                Attempt::Changed(last) => last,
             };
             if attempt >= ATTEMPTS {
                 // Its findings say that a part is missing.
@@ -173,7 +181,7 @@ impl Recording {
         }
     }
 
-    /// Adds what hangs on the situation to the findings of the bytes.
+    /// Adds what depends on the situation to the findings of the bytes.
     fn with_situation(mut self, growth: Option<Growth>) -> Self {
         if self.end.is_none() && growth.is_none() {
             self.findings.push(Finding::NoEnd);
@@ -190,8 +198,9 @@ impl Recording {
         matches!(&self.layout, Layout::Packed(packed) if packed.totals.is_none())
     }
 
-    /// Whether the files are what they were when the reading of them began, at `moment` while the program ran.
-    fn settled_since(mut self, path: &Path, moment: Option<Moment>) -> Opened {
+    /// Whether the files are what they were when the reading of them began, at `moment` while the
+    /// program ran.
+    fn settled_since(mut self, path: &Path, moment: Option<Moment>) -> Attempt {
         let spool = match &self.rest {
             Some(_) => spool_of(path).unwrap_or_else(|| path.to_owned()),
             None => path.to_owned(),
@@ -202,29 +211,30 @@ impl Recording {
         let is_closed =
             is_spool && is_there && header_of(&spool).is_some_and(|header| header.shape == Shape::Packed);
         if is_spool && (is_drained_now || is_closed) {
-            return Opened::Changed(Ok(self.with_situation(None)));
+            return Attempt::Changed(Ok(self.with_situation(None)));
         }
         let Some(Moment { ticks, nanos }) = moment.filter(|_| is_spool && self.end.is_none()) else {
-            return Opened::Settled(self.with_situation(None));
+            return Attempt::Settled(self.with_situation(None));
         };
         if !is_written(&spool, self.header.process) {
             // It has ended, and what it wrote last may have been missed.
-            return Opened::Changed(Ok(self.with_situation(None)));
+            return Attempt::Changed(Ok(self.with_situation(None)));
         }
         match (&mut self.rest, &mut self.layout) {
             (Some(rest), _) => rest.spool.grows_since(ticks),
             (None, Layout::Spool(spool)) => spool.grows_since(ticks),
             (None, Layout::Packed(_)) => {}
         }
-        // A segment that was taken behind the place that was read last, and the one after it in front of that place.
+        // A segment that was taken behind the place that was read last, and the one after it in
+        // front of that place.
         let is_torn = self.findings.iter().any(|finding| matches!(finding, Finding::MissingSegments { .. }));
         let growth = Growth { until_nanos: Some(nanos), age_nanos: Some(0), is_drained: false };
         let recording = self.with_situation(Some(growth));
-        if is_torn { Opened::Changed(Ok(recording)) } else { Opened::Settled(recording) }
+        if is_torn { Attempt::Changed(Ok(recording)) } else { Attempt::Settled(recording) }
     }
 
-    /// Reads this packed recording, which was not closed, together with the spool that it was made of; `None` when nothing is to be
-    /// had from that.
+    /// Reads this packed recording, which was not closed, together with the spool that it was made
+    /// of; `None` when nothing is to be had from that.
     fn joined_with(&self, path: &Path) -> Result<Option<Self>, RecordingError> {
         let Layout::Packed(packed) = &self.layout else { return Ok(None) };
         if packed.totals.is_some() {
@@ -241,7 +251,8 @@ impl Recording {
         if packed.progress.is_none() && is_given_back || is_drained_now(&source, &first)? {
             return Ok(None);
         }
-        // The process that drained it may have gone on, and closed it, since it was read here; from now on none does.
+        // The process that drained it may have gone on, and closed it, since it was read here; from
+        // now on none does.
         let again = read(self.source.again()?, Extent::UpToProgress, None)?;
         let mut joined = Self { window: self.window, ..again };
         source.read_at(0, SEGMENT_BYTES, &mut first)?;
@@ -329,7 +340,7 @@ fn read(
     Ok(Recording { header, source, layout, facts, tables, scale, end, early, findings, window, rest })
 }
 
-fn open_once(path: &Path, choose: &mut Option<Box<ChooseWindow<'_>>>) -> Result<Opened, RecordingError> {
+fn open_once(path: &Path, choose: &mut Option<Box<ChooseWindow<'_>>>) -> Result<Attempt, RecordingError> {
     let pair = match drained_into(path) {
         Some(packed) => Some((packed, path.to_owned())),
         None => drained_from(path).map(|spool| (path.to_owned(), spool)),
@@ -340,7 +351,7 @@ fn open_once(path: &Path, choose: &mut Option<Box<ChooseWindow<'_>>>) -> Result<
         // Closed a moment later, it has the spool's name.
         return match open_source(&packed) {
             Ok(source) => open_drained(source, &spool, choose),
-            Err(error) => Ok(Opened::Changed(Err(error))),
+            Err(error) => Ok(Attempt::Changed(Err(error))),
         };
     }
     let moment = Moment::of_writer(&drained_from(path).unwrap_or_else(|| path.to_owned()));
@@ -363,31 +374,34 @@ fn open_once(path: &Path, choose: &mut Option<Box<ChooseWindow<'_>>>) -> Result<
     Ok(recording.settled_since(path, moment))
 }
 
-/// Opens what is packed of a spool that is drained at present. All of it up to its last `PROG` chunk is complete.
+/// Opens what is packed of a spool that is drained at present. All of it up to its last `PROG`
+/// chunk is complete.
 fn open_drained(
     source: Source,
     spool: &Path,
     choose: &mut Option<Box<ChooseWindow<'_>>>,
-) -> Result<Opened, RecordingError> {
+) -> Result<Attempt, RecordingError> {
     let unmatched_before = unmatched_frees(spool);
     let mut recording = read(source, Extent::UpToProgress, choose.take())?;
     let Layout::Packed(packed) = &mut recording.layout else {
-        return Ok(Opened::Changed(Ok(recording.with_situation(None))));
+        return Ok(Attempt::Changed(Ok(recording.with_situation(None))));
     };
     if packed.totals.is_some() {
-        return Ok(Opened::Settled(recording.with_situation(None)));
+        return Ok(Attempt::Settled(recording.with_situation(None)));
     }
-    // Written behind each PROG chunk: the same before and after means that it is of the one that was read.
+    // Written behind each PROG chunk: the same before and after means that it is of the one that
+    // was read.
     packed.unmatched_frees = unmatched_frees(spool);
     let is_settled = packed.progress.is_some() && packed.unmatched_frees == unmatched_before;
     let until_nanos = packed.progress.as_ref().and_then(|progress| progress.nanos);
     let now = nanos_since_start(&recording.header);
     let age_nanos = until_nanos.and_then(|until| now?.checked_sub(until));
     let recording = recording.with_situation(Some(Growth { until_nanos, age_nanos, is_drained: true }));
-    Ok(if is_settled { Opened::Settled(recording) } else { Opened::Changed(Ok(recording)) })
+    Ok(if is_settled { Attempt::Settled(recording) } else { Attempt::Changed(Ok(recording)) })
 }
 
-/// Opens what was not drained when the opening began, together with the other file of the two where it needs that.
+/// Opens what was not drained when the opening began, together with the other file of the two where
+/// it needs that.
 fn open_at_rest(
     path: &Path,
     source: Source,
@@ -402,7 +416,8 @@ fn open_at_rest(
     }
     let is_drained = |finding: &Finding| matches!(finding, Finding::Drained { .. });
     if recording.findings.iter().any(is_drained) {
-        // Where there is no packed recording, or it is of another process, what is left in the spool is what there is.
+        // Where there is no packed recording, or it is of another process, what is left in the
+        // spool is what there is.
         let packed = open_source(&packed_of(path)).and_then(|source| read(source, Extent::Whole, None));
         if let Ok(packed) = packed
             && let Some(joined) = packed.joined_with(path)?

@@ -1,8 +1,9 @@
 //! Prefetching: loads memory into the caches before it is needed.
 //!
-//! Events of many live blocks each need a line of memory that is in no cache, and one after the other they would wait for it.
-//! `spool::merge` runs the three stages of the prefetch for spools, `packed::heap_events` the one for packed recordings;
-//! visitors take part by `Events::prefetch_site` and `Events::prefetch_object`. Results are the same without.
+//! Events of many live blocks each need a line of memory that is in no cache, and one after the
+//! other they would wait for it. `spool::merge` runs the three stages of the prefetch for spools,
+//! `packed::heap_events` the one for packed recordings; visitors take part by
+//! `Events::prefetch_site` and `Events::prefetch_object`. Results are the same without.
 
 #[cfg(target_os = "linux")]
 pub(crate) use super::mapped_file::Table;

@@ -54,7 +54,8 @@ impl Recording {
         header_of(path).is_some_and(|header| is_of_same(&header, &self.header))
     }
 
-    /// Adds what a reader that followed the recording found, and that it has no end when it has none.
+    /// Adds what a reader that followed the recording found, and that it has no end when it has
+    /// none.
     pub fn add_findings(&mut self, findings: &[Finding]) {
         self.findings.extend_from_slice(findings);
         if self.end.is_none() {
@@ -117,7 +118,7 @@ impl Recording {
         &self.tables.stacks
     }
 
-    /// What a frame's number stands for. `None` when the file lost it.
+    /// The frame of a number. `None` when the file lost it.
     #[must_use]
     pub fn frame(&self, pc: PcId) -> Option<StackFrame> {
         self.tables.frame(pc)
@@ -157,14 +158,16 @@ impl Recording {
         facts.filter_map(|fact| parse_pause(std::str::from_utf8(&fact.value).ok()?)).collect()
     }
 
-    /// Why and when the recording ended before its program did; `None` when it did not, or nothing says so. [`end`](Self::end) is then
-    /// [`EndReason::Stopped`], and the same is the first of the [`findings`](Self::findings).
+    /// Why and when the recording ended before its program did; `None` when it did not, or nothing
+    /// says so. [`end`](Self::end) is then [`EndReason::Stopped`], and the same is the first of the
+    /// [`findings`](Self::findings).
     #[must_use]
     pub fn ended_early(&self) -> Option<EndedEarly> {
         self.early.map(|early| early.ended(&self.scale))
     }
 
-    /// What the recording holds in sum; `None` for a spool, and for a packed recording that was not closed.
+    /// What the recording holds in sum; `None` for a spool, and for a packed recording that was not
+    /// closed.
     #[must_use]
     pub fn totals(&self) -> Option<&Totals> {
         match &self.layout {
@@ -190,7 +193,8 @@ impl Recording {
 
     /// Hands events to a visitor, in order.
     ///
-    /// The answer says how many frees were of blocks that are older than the recording; visitors do not see these.
+    /// The answer says how many frees were of blocks that are older than the recording; visitors do
+    /// not see these.
     ///
     /// # Errors
     ///
@@ -231,14 +235,14 @@ impl Recording {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// What could not be read of the events; [`Recording::findings`] tells of the tables.
+    /// What could not be read of the events; [`Recording::findings`] has those of the tables.
     pub findings: Vec<Finding>,
     /// Frees of blocks that are older than the recording, or whose allocation was lost.
     pub unmatched_frees: u64,
 }
 
-/// A fact of the process that drains the spool: `FROM..TO`, the nanoseconds between which nothing was
-/// recorded.
+/// A fact of the process that drains the spool: `FROM..TO`, the nanoseconds between which nothing
+/// was recorded.
 pub(crate) const PAUSE_FACT: &str = "paused_nanos";
 
 fn parse_pause(text: &str) -> Option<(u64, u64)> {

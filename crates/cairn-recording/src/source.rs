@@ -1,7 +1,7 @@
 //! Where the bytes of a recording come from: memory, or a file that is read in pieces.
 //!
-//! Files are read, not mapped: a file that shrinks while it is mapped ends its reader with SIGBUS, and pieces of 64 KiB and
-//! more cost the same by `pread`.
+//! Files are read, not mapped: a file that shrinks while it is mapped ends its reader with SIGBUS,
+//! and pieces of 64 KiB and more cost the same by `pread`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -34,7 +34,7 @@ impl Source {
         }
     }
 
-    /// Whether somebody makes it at present, or writes what it is drained of elsewhere. False where the system cannot tell.
+    /// Whether a process writes it at present, or drains it. False where the system cannot tell.
     pub(crate) fn is_held(&self) -> bool {
         match self {
             #[cfg(target_os = "linux")]
@@ -43,7 +43,8 @@ impl Source {
         }
     }
 
-    /// Opens the file at `path` for writing as well; nothing when it is another file than this one. No link of another user's is followed.
+    /// Opens the file at `path` for writing as well; nothing when it is another file than this one.
+    /// No link of another user's is followed.
     pub(crate) fn open_for_writing(&self, path: &Path) -> io::Result<Option<File>> {
         #[cfg(target_os = "linux")]
         {
@@ -69,8 +70,9 @@ impl Source {
         }
     }
 
-    /// Replaces what is in `into` by up to `count` bytes at `offset`; fewer where the file ends. `count` is of the reader's
-    /// choosing, never a number from the file that was not compared with the file's length.
+    /// Replaces what is in `into` by up to `count` bytes at `offset`; fewer where the file ends.
+    /// `count` is of the reader's choosing, never a number from the file that was not compared with
+    /// the file's length.
     pub(crate) fn read_at(
         &self,
         offset: u64,

@@ -1,6 +1,8 @@
-//! Makes a recording of what was found out in another way than by a recorder inside the program: a snapshot of a process.
+//! Makes a recording of what was found out in another way than by a recorder inside the program: a
+//! snapshot of a process.
 //!
-//! It is a spool as the recorder writes it, so every command reads it. Times are nanoseconds from its start.
+//! It is a spool as the recorder writes it, so every command reads it. Times are nanoseconds from
+//! its start.
 //!
 //! ```
 //! use cairn_recording::Recording;
@@ -87,7 +89,7 @@ struct ThreadBlocks {
 }
 
 impl SpoolBuilder {
-    /// A recording of this process that began so many nanoseconds after 1970.
+    /// A recording of this process that began at that many nanoseconds after 1970.
     #[must_use]
     pub fn new(process: u32, start_wall_nanos: u64) -> Self {
         let header = FileHeader {
@@ -111,7 +113,7 @@ impl SpoolBuilder {
             nodes: HashMap::new(),
             next_word: 1,
         };
-        // What belongs to no thread stands in the first one's blocks; it has no name and no events.
+        // What belongs to no thread is in the first one's segments; it has no name and no events.
         spool.add_thread(0, 0);
         spool
     }
@@ -172,7 +174,7 @@ impl SpoolBuilder {
         self.append(thread, nanos, |sink| sink.mark(nanos, stack, 0, value, text));
     }
 
-    /// So many of something were lost.
+    /// A loss, and how many it is of.
     pub fn lost(&mut self, thread: BuiltThread, nanos: u64, kind: LossKind, count: u64) {
         self.append(thread, nanos, |sink| sink.loss(kind, count));
     }

@@ -1,16 +1,18 @@
-//! Summaries of recordings: sums of all events and slices of their time, stored behind the events of a packed recording.
+//! Summaries of recordings: sums of all events and slices of their time, stored behind the events
+//! of a packed recording.
 //!
-//! Here they are bytes; [`cairn_analysis::heap`] gives them their meaning. They are added to a recording that is closed, behind its
-//! trailer, with another index and trailer behind them. So what was there is not touched, and when they cannot be written the file
-//! is cut to what it was.
+//! Here they are bytes; [`cairn_analysis::heap`] gives them their meaning. They are added to a
+//! recording that is closed, behind its trailer, with another index and trailer behind them. So
+//! what was there is not touched, and when they cannot be written the file is cut to what it was.
 //!
 //! ```text
 //!   HEAP ... SUMM INDX trailer | SUMS ... SLCS ... INDX trailer
 //! ```
 //!
-//! Sums of other events than those in front are worse than none, so they begin with what they were made from: a checksum of where
-//! each chunk is and what its header says of it, and place and checksum of the last chunk of events. A recording that was cut,
-//! continued or damaged where its tables and headers are does not match it.
+//! Sums of other events than those in front are worse than none, so they begin with what they were
+//! made from: a checksum of where each chunk is and what its header says of it, and place and
+//! checksum of the last chunk of events. A recording that was cut, continued or damaged where its
+//! tables and headers are does not match it.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -28,7 +30,8 @@ use crate::source::Source;
 /// The chunks of a summary: sums, and slices.
 const SUMMARY_KINDS: [ChunkKind; 2] = [ChunkKind::SUMS, ChunkKind::SLICES];
 
-/// How much a summary has, which is also the number of the layout of its chunks. Those of another layout are passed over.
+/// How much a summary has, which is also the number of the layout of its chunks. Those of another
+/// layout are passed over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
     /// Everything.
@@ -37,7 +40,8 @@ pub enum Detail {
     Brief = 2,
 }
 
-/// Bytes of a part of a summary; with the numbers in front of it, it is within what a chunk may hold.
+/// Bytes of a part of a summary; with the numbers in front of it, it is within what a chunk may
+/// hold.
 const PART_BYTES: usize = MAX_CHUNK_BYTES / 4;
 /// Bytes that are compressed at the highest level; 64 KiB, which takes a millisecond.
 const FEW_BYTES: usize = 64 << 10;
@@ -91,8 +95,8 @@ impl Recording {
         self.source.length()
     }
 
-    /// Reads the summary in chunks of this kind, when it is of this recording as it is. The inner error says why it cannot be
-    /// used.
+    /// Reads the summary in chunks of this kind, when it is of this recording as it is. The inner
+    /// error says why it cannot be used.
     ///
     /// # Errors
     ///
@@ -153,8 +157,9 @@ impl Recording {
         Ok(Some(Ok(StoredSummary { offset: first, bytes: stream })))
     }
 
-    /// Adds a summary to this recording, which is in the file at `path`; returns by how many bytes that grew. When that would be
-    /// more than `most_bytes`, or this is no closed and intact packed recording, nothing is written.
+    /// Adds a summary to this recording, which is in the file at `path`; returns by how many bytes
+    /// that grew. When that would be more than `most_bytes`, or this is no closed and intact packed
+    /// recording, nothing is written.
     ///
     /// # Errors
     ///
@@ -249,7 +254,8 @@ impl Recording {
     pub fn check_events(&self, most_bytes: u64) -> Result<Vec<Finding>, RecordingError> {
         let mut findings = Vec::new();
         let Some(places) = self.closed_places() else { return Ok(findings) };
-        let places: Vec<&chunk::Place> = places.iter().filter(|place| EVENTS.contains(&place.kind)).collect();
+        let places: Vec<&chunk::ChunkPlace> =
+            places.iter().filter(|place| EVENTS.contains(&place.kind)).collect();
         let held: u64 = places.iter().map(|place| u64::from(place.stored_bytes)).sum();
         let step = usize::try_from(held.div_ceil(most_bytes.max(1)).max(1)).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
@@ -267,7 +273,7 @@ impl Recording {
     }
 
     /// The chunks of a packed recording that was closed and is whole, as far as opening it shows.
-    fn closed_places(&self) -> Option<&[chunk::Place]> {
+    fn closed_places(&self) -> Option<&[chunk::ChunkPlace]> {
         let Layout::Packed(packed) = &self.layout else { return None };
         let is_damage = |finding: &Finding| {
             matches!(
@@ -287,9 +293,10 @@ impl Recording {
         is_whole.then_some(packed.places.as_slice())
     }
 
-    fn basis(&self, places: &[chunk::Place]) -> Result<Option<Basis>, RecordingError> {
-        let of_recording =
-            |place: &&chunk::Place| place.kind != ChunkKind::INDEX && !SUMMARY_KINDS.contains(&place.kind);
+    fn basis(&self, places: &[chunk::ChunkPlace]) -> Result<Option<Basis>, RecordingError> {
+        let of_recording = |place: &&chunk::ChunkPlace| {
+            place.kind != ChunkKind::INDEX && !SUMMARY_KINDS.contains(&place.kind)
+        };
         let mut chunks = 0;
         let mut sum = crc32fast::Hasher::new();
         let mut last = None;

@@ -1,15 +1,17 @@
 //! The tables of a recording while they are read: modules, addresses, the stack tree, threads.
 //!
-//! The stack tree is kept as the recorder has it in memory, four bytes a frame:
+//! The stack tree is as the recorder has it in memory, four bytes a frame:
 //!
 //! ```text
 //! words:   | 0 | HEAD parent | pc | pc | pc | HEAD parent | pc | ...
 //! ```
 //!
-//! A node's number is its index, its parent is the word before it, or behind a HEAD word the one that this names. A parent
-//! has a smaller number always: words that say otherwise are left out, so no walk outwards can run in a circle.
+//! A node's number is its index, its parent is the word before it, or behind a HEAD word the one
+//! that this names. A parent has a smaller number always: words that say otherwise are left out, so
+//! no walk outwards can run in a circle.
 //!
-//! Numbers come from strangers and are used as indices, so tables grow only to a multiple of what was read.
+//! Numbers come from strangers and are used as indices, so tables grow only to a multiple of what
+//! was read.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +22,12 @@ use super::clock::TimeScale;
 use super::model::{Module, ModuleId, PcId, Place, StackFrame, StackId, Thread};
 use crate::spool::lives::Lives;
 
-/// Marks a word that begins a segment and names its parent.
+/// Marks a word that begins a run and names its parent.
 pub(crate) const HEAD: u32 = 1 << 31;
 
-/// So many entries may a table have that nothing was read of.
+/// Entries that a table may have beyond those that were read.
 const SLACK: usize = 1 << 20;
-/// And so many times as many as were read.
+/// And how many times as many as were read.
 const GAPS: usize = 16;
 
 /// The stacks of a recording as a tree, with the places of their frames.
@@ -72,8 +74,8 @@ impl StackTree {
         })
     }
 
-    /// The stack without its innermost frame, which has a smaller number. `None` for the empty stack, a lost one, and one
-    /// whose outer frames are missing in the file.
+    /// The stack without its innermost frame, which has a smaller number. `None` for the empty
+    /// stack, a lost one, and one whose outer frames are missing in the file.
     #[must_use]
     pub fn parent(&self, stack: StackId) -> Option<StackId> {
         let before = self.words.get(stack.index().checked_sub(1)?)?;
@@ -97,7 +99,8 @@ impl StackTree {
         self.pcs.len()
     }
 
-    /// The frames of a stack, innermost first. The last one says where applicable why the stack was not followed further.
+    /// The frames of a stack, innermost first. The last one says where applicable why the stack was
+    /// not followed further.
     pub fn pc_ids(&self, stack: StackId) -> impl Iterator<Item = PcId> + '_ {
         let mut next = Some(stack);
         std::iter::from_fn(move || {

@@ -1,5 +1,5 @@
-//! Threads that race realloc and free across one another, drained while they run: what is left is what the program left, for
-//! each stack and size.
+//! Threads that race realloc and free across one another, drained while they run: what is left is
+//! what the program left, for each stack and size.
 #![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -173,7 +173,7 @@ fn fresh_path(name: &str) -> PathBuf {
 }
 
 #[test]
-fn what_a_million_racing_events_leave_is_known_by_stack_and_size() {
+fn million_racing_events_leave_the_right_blocks() {
     let (spool, packed) = (fresh_path("spool"), fresh_path("cairn"));
     start(&Options::new(spool.as_os_str().as_bytes())).unwrap();
     let slots: Vec<AtomicPtr<Block>> = (0..SLOTS).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect();

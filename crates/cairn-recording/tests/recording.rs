@@ -1,4 +1,5 @@
-//! Recordings, spool and packed: what was written is what is read, in order, and damage costs no more than it must.
+//! Recordings, spool and packed: what was written is what is read, in order, and damage costs no
+//! more than it must.
 
 #[path = "support/spool.rs"]
 mod spool;
@@ -79,7 +80,8 @@ fn expected_left(live: &[spool::Block]) -> BTreeMap<(u32, u64), u64> {
     left
 }
 
-/// A program of some threads that allocate and free each other's blocks, with times that hardly tell the order.
+/// A program of some threads that allocate and free each other's blocks, with times that hardly
+/// tell the order.
 fn entangled(seed: u64, threads: u32, interval: u32, events: u32, first_epoch: u32) -> Program {
     let mut random = Random(seed | 1);
     let mut program = Program::new(threads, interval);
@@ -356,7 +358,8 @@ fn marked(count: u64) -> Vec<u8> {
     program.spool.keep_tables_apart();
     let stacks = program.spool.stacks(40);
     for number in 0..count {
-        // The first thread works ten times as much as the others, so that blocks of different lengths of time lie side by side.
+        // The first thread works ten times as much as the others, so that blocks of different
+        // lengths of time lie side by side.
         let thread = [1, 1, 1, 1, 1, 1, 1, 2, 3, 4][random.below(10) as usize];
         program.counter += random.below(60_000);
         let counter = program.counter;
@@ -436,7 +439,7 @@ impl Events for Sum {
 }
 
 #[test]
-fn a_packed_recording_cut_anywhere_tells_the_events_before_the_cut() {
+fn packed_recording_cut_anywhere_gives_events_before_the_cut() {
     let spool = Recording::from_bytes(rich(3, 300)).unwrap();
     let bytes = packed(&spool);
     let whole = told(&spool, &Wanted::ALL);
@@ -481,7 +484,8 @@ fn a_spool_cut_anywhere_tells_the_records_before_the_cut() {
     assert!(lengths.is_sorted() && lengths.iter().all(|&length| length <= whole.len()));
 }
 
-/// Where it is worth while to cut a spool: its control words and facts, each committed byte and what is around it.
+/// Where it is worth while to cut a spool: its control words and facts, each committed byte and
+/// what is around it.
 fn telling_cuts(bytes: &[u8]) -> Vec<usize> {
     let mut cuts: Vec<usize> = (0..400).chain((400..65536).step_by(977)).collect();
     for (number, block) in bytes.chunks(65536).enumerate().skip(1) {
@@ -578,8 +582,8 @@ fn repair_checks(bytes: &mut [u8]) {
     }
 }
 
-/// Every released version's recording opens for ever and tells the same. `CAIRN_UPDATE_FIXTURES=1` writes the files of the
-/// present version; those of a released one stay as they are.
+/// Every released version's recording opens for ever and tells the same. `CAIRN_UPDATE_FIXTURES=1`
+/// writes the files of the present version; those of a released one stay as they are.
 #[test]
 fn recordings_of_every_version_tell_what_they_told() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");

@@ -26,7 +26,8 @@ pub struct About {
     pub ended_before_program: bool,
     /// What the blocks are that were not freed.
     pub unfreed: Unfreed,
-    /// Why and when the recording ended before the program did, if it did; it is the first of the findings, too.
+    /// Why and when the recording ended before the program did, if it did; it is the first of the
+    /// findings, too.
     pub ended_early: Option<String>,
     /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
     pub threads: Vec<ThreadName>,
@@ -34,7 +35,7 @@ pub struct About {
     pub findings: Vec<String>,
     /// Those of the findings that belong to the answer, as that something was lost.
     pub notes: Vec<String>,
-    /// Those of the findings that tell of damage.
+    /// The findings of damage.
     pub damage: Vec<String>,
 }
 
@@ -69,7 +70,7 @@ pub(super) fn command(recording: &Recording) -> Vec<String> {
     if !words.is_empty() {
         return words;
     }
-    // Words are kept apart where one of them holds a space.
+    // Words are separate where one of them holds a space.
     if let Some(whole) = recording.fact("command") {
         return text(whole).split(' ').map(str::to_owned).collect();
     }

@@ -11,10 +11,12 @@ use cairn_recording::prefetch;
 
 /// Which blocks are counted, and until when.
 ///
-/// Whatever is counted, the *peak* is the moment at which the whole program held most within the time that is looked at.
+/// Whatever is counted, the *peak* is the moment at which the whole program held most within the
+/// time that is looked at.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scope {
-    /// Blocks that were allocated earlier are not counted. Nanoseconds from the start of the recording.
+    /// Blocks that were allocated earlier are not counted. Nanoseconds from the start of the
+    /// recording.
     pub from_nanos: u64,
     /// Nothing later is looked at.
     pub to_nanos: u64,
@@ -54,8 +56,9 @@ pub const LOST_STACK: u32 = u32::MAX;
 
 /// Adds up heap events.
 ///
-/// Blocks are named by *objects*: small numbers that are given again once a block was freed, lowest first or latest first.
-/// Stacks and threads are indices below the numbers given to [`new`](Self::new).
+/// Blocks are named by *objects*: small numbers that are given again once a block was freed, lowest
+/// first or latest first. Stacks and threads are indices below the numbers given to
+/// [`new`](Self::new).
 ///
 /// ```
 /// use cairn_analysis::heap::{Aggregator, Scope, Sampling};
@@ -73,14 +76,16 @@ pub const LOST_STACK: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Aggregator {
     blocks: Vec<Block>,
-    /// By stack, the first one for lost ones, see [`place_of`]: one more than the index of its row, 0 where it has none.
+    /// By stack, the first one for lost ones, see [`place_of`]: one more than the index of its row,
+    /// 0 where it has none.
     places: Vec<u32>,
-    /// Of most stacks of a program nothing was asked: they are only on the way to others. So rows are for those that did ask, in
-    /// the order in which they did; for all of them where time is [sliced](Self::sliced) or errors are added up.
+    /// Of most stacks of a program nothing was asked: they are only on the way to others. So rows
+    /// are for those that did ask, in the order in which they did; for all of them where time is
+    /// [sliced](Self::sliced) or errors are added up.
     stacks: Vec<Row>,
     threads: Vec<Thread>,
-    /// The one thread that counted blocks are of, [`NOBODY`] or [`SEVERAL`]. The row of a thread that is alone is that of all blocks, and not
-    /// kept.
+    /// The one thread that counted blocks are of, [`NOBODY`] or [`SEVERAL`]. The row of a thread
+    /// that is alone is that of all blocks, and not counted apart.
     sole_thread: u32,
     sizes: [Row; SIZE_CLASSES],
     lifetimes: [Lifetimes; LIFETIME_CLASSES],
@@ -120,7 +125,8 @@ const MAX_STACKS: usize = UNCOUNTED as usize - 2;
 const NOBODY: u32 = u32::MAX;
 const SEVERAL: u32 = u32::MAX - 1;
 
-/// The place of a stack. Lost ones have the first, so that it stays where it is when there are more stacks.
+/// The place of a stack. Lost ones have the first, so that it stays where it is when there are more
+/// stacks.
 #[inline]
 const fn place_of(stack: u32) -> u32 {
     const { assert!(LOST_STACK == u32::MAX) };
@@ -157,7 +163,7 @@ struct SampledErrors {
     sizes: Vec<Variances>,
 }
 
-/// Events that make no sense. A recorder never writes them; a damaged recording can hold them.
+/// Contradictory events. A recorder never writes them; a damaged recording can hold them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Anomalies {
     /// Frees of objects that were not live.
@@ -200,12 +206,13 @@ pub struct HeapProfile {
     pub end_nanos: u64,
     /// How the allocations were chosen.
     pub sampling: Sampling,
-    /// Events that make no sense.
+    /// Contradictory events.
     pub anomalies: Anomalies,
 }
 
 impl HeapProfile {
-    /// A profile of which only the sums of stacks are known: nothing of threads, sizes, lifetimes and times.
+    /// A profile of which only the sums of stacks are known: nothing of threads, sizes, lifetimes
+    /// and times.
     #[must_use]
     pub fn of_sums(stacks: Vec<Sums>, end_nanos: u64) -> Self {
         let mut totals = Sums::default();
@@ -287,7 +294,8 @@ impl Aggregator {
         heap
     }
 
-    /// Gives a row to every stack, in their order, and to every thread: for those who look at rows while events come in.
+    /// Gives a row to every stack, in their order, and to every thread: for those who look at rows
+    /// while events come in.
     fn keep_all_rows(&mut self) {
         let rows = self.places.len();
         self.places = (1..=rows as u32).collect();
@@ -310,7 +318,8 @@ impl Aggregator {
         self
     }
 
-    /// True once an event came that is past the end of the scope: nothing that follows changes anything.
+    /// True once an event came that is past the end of the scope: nothing that follows changes
+    /// anything.
     #[must_use]
     pub fn is_past_end(&self) -> bool {
         self.past_end
@@ -394,7 +403,8 @@ impl Aggregator {
 
     #[cold]
     fn new_row(&mut self, stack: u32) -> u32 {
-        /// Rows are whole lines of the processor's, which are copied where a vector grows: room that is not used yet costs nothing.
+        /// Rows are whole lines of the processor's, which are copied where a vector grows: room
+        /// that is not used yet costs nothing.
         const ROWS_AT_ONCE: usize = 1 << 16;
         let row = self.stacks.len() as u32;
         if self.stacks.len() == self.stacks.capacity() {
@@ -408,7 +418,8 @@ impl Aggregator {
         row
     }
 
-    /// Another thread than before has a counted block: from the second one on, each has a row of its own.
+    /// Another thread than before has a counted block: from the second one on, each has a row of
+    /// its own.
     #[cold]
     fn other_thread(&mut self, thread: u32) {
         match self.sole_thread {
@@ -424,14 +435,16 @@ impl Aggregator {
         }
     }
 
-    /// The sums of all counted blocks, as if nothing followed. Of the rows, the classes of sizes are the fewest.
+    /// The sums of all counted blocks, as if nothing followed. Of the rows, the classes of sizes
+    /// are the fewest.
     fn all(&self) -> Sums {
         let mut all = Sums::default();
         self.sizes.iter().for_each(|row| all.add(&row.finish(self.held.peak)));
         all
     }
 
-    /// Makes room for one object more. Because freed ones are given again, no number can be above that of all live ones.
+    /// Makes room for one object more. Because freed ones are given again, no number can be above
+    /// that of all live ones.
     #[cold]
     fn allocated_at_new_object(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64) {
         if object as usize > self.blocks.len().saturating_add(OBJECT_SLACK) || object == FREE {
@@ -492,7 +505,7 @@ impl Aggregator {
         self.held.shrink(weight);
     }
 
-    /// Sets the time; false when it is past the end of the scope. Time that goes back stands still.
+    /// Sets the time; false when it is past the end of the scope. Time never goes back.
     #[inline]
     fn clock(&mut self, nanos: u64) -> bool {
         if nanos >= self.next_nanos {
@@ -527,9 +540,11 @@ impl Aggregator {
         }
     }
 
-    /// What happened in each slice of time up to `end_nanos`, where that was [asked for](Self::sliced).
+    /// What happened in each slice of time up to `end_nanos`, where that was [asked
+    /// for](Self::sliced).
     ///
-    /// What was fed is left as it is and more may follow, so this serves a program that still runs. It goes over all blocks that live.
+    /// What was fed is left as it is and more may follow, so this serves a program that still runs.
+    /// It goes over all blocks that live.
     #[must_use]
     pub fn slices(&self, end_nanos: u64) -> Option<Slices> {
         Some(self.slices_of(self.slicer.as_deref()?.clone(), end_nanos))
@@ -574,8 +589,9 @@ impl Aggregator {
         }
     }
 
-    /// Makes room for events of stacks and threads with indices below these numbers, where there is less: for a recording that
-    /// grows while it is read. Threads that come later are counted unless the scope lists its threads.
+    /// Makes room for events of stacks and threads with indices below these numbers, where there is
+    /// less: for a recording that grows while it is read. Threads that come later are counted
+    /// unless the scope lists its threads.
     ///
     /// ```
     /// use cairn_analysis::heap::{Aggregator, Scope, Sampling};
@@ -608,13 +624,14 @@ impl Aggregator {
         }
     }
 
-    /// How many allocations were counted, and how many of their blocks are live; of a sample, as they are.
+    /// How many allocations were counted, and how many of their blocks are live; of a sample, as
+    /// they are.
     pub(super) fn counted(&self) -> (u64, u64) {
         let all = self.all();
         (all.allocations, all.live_blocks)
     }
 
-    /// Events so far that make no sense.
+    /// Contradictory events so far.
     #[must_use]
     pub fn anomalies(&self) -> Anomalies {
         self.anomalies
@@ -633,8 +650,8 @@ impl Aggregator {
         self.snapshot(end_nanos)
     }
 
-    /// The sums as they are now, as [`finish`](Self::finish) gives them at the end; more events may follow. Costs as much as there are
-    /// stacks, whatever the number of blocks and events.
+    /// The sums as they are now, as [`finish`](Self::finish) gives them at the end; more events may
+    /// follow. Costs as much as there are stacks, whatever the number of blocks and events.
     #[must_use]
     pub fn snapshot(&self, end_nanos: u64) -> HeapProfile {
         let end_nanos = self.end_of(end_nanos);
@@ -697,7 +714,8 @@ fn counts_thread(scope: &Scope, index: usize) -> bool {
     scope.threads.as_ref().is_none_or(|list| list.iter().any(|&thread| thread as usize == index))
 }
 
-/// An object's number may be so far above all that were seen; readers that free late give numbers out of order.
+/// An object's number may be so far above all that were seen; readers that free late give numbers
+/// out of order.
 const OBJECT_SLACK: usize = 1 << 16;
 
 fn in_blocks(sums: Sums, sampling: Sampling) -> Sums {

@@ -29,7 +29,8 @@ pub struct HeapRead {
     pub marks: Vec<HeapMark>,
     /// Marks beyond these.
     pub more_marks: u64,
-    /// What was wrong with the events, or with a summary of them; [`HeapRecording::findings`](super::HeapRecording::findings) has the rest.
+    /// What was wrong with the events, or with a summary of them;
+    /// [`HeapRecording::findings`](super::HeapRecording::findings) has the rest.
     pub findings: Vec<Finding>,
 }
 
@@ -63,7 +64,8 @@ impl HeapRead {
 pub struct HeapMark {
     /// When, in nanoseconds from the start of the recording.
     pub nanos: u64,
-    /// The thread's index, in the order of a profile's [`threads`](HeapProfile::threads); `u32::MAX` when it is not known.
+    /// The thread's index, in the order of a profile's [`threads`](HeapProfile::threads);
+    /// `u32::MAX` when it is not known.
     pub thread: u32,
     /// The text, as near as can be where it is none; the beginning of a very long one.
     pub text: String,

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   file      what is watched                                how it ends
-//!   spool     the spool: nobody drains it                    read once more, with all clocks: times are exact then
+//!   spool     the spool: it is not drained                   read once more, with all clocks: times are exact then
 //!   spool     its packed file, as soon as there is one       closed: all was added up, nothing is read again
-//!   packed    the file itself                                closed, or left by whoever made it: then with the rest in the spool
+//!   packed    the file itself                                closed, or left unfinished: then with the rest in the spool
 //! ```
 //!
-//! Adding up is the code that adds up a recording that is read at once (`recording_fold`); only room is made between.
+//! Adding up is the code that adds up a recording that is read at once (`recording_fold`); only
+//! room is made between.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,11 +31,13 @@ use cairn_recording::{
 
 /// A recording that may still grow, and what it says of the heap so far.
 ///
-/// Opens what `cairn heap` is writing, what a program writes by itself, and recordings that are finished. Each
-/// [`update`](Self::update) reads only what is new; a [`snapshot`](Self::snapshot) costs as much as there are stacks, not events.
+/// Opens what `cairn heap` is writing, what a program writes by itself, and recordings that are
+/// finished. Each [`update`](Self::update) reads only what is new; a [`snapshot`](Self::snapshot)
+/// costs as much as there are stacks, not events.
 ///
-/// Sums by stack hold for what was read. Where nobody drains the recording, times and the order across threads are known to about a
-/// millisecond while it grows, and so is what hangs on them, such as the peak. When the program has ended, a snapshot is equal to what
+/// Sums by stack hold for what was read. Where the recording is not drained, times and the order
+/// across threads are known to about a millisecond while it grows, and so is what depends on them,
+/// such as the peak. When the program has ended, a snapshot is equal to what
 /// [`HeapRecording::read`] gives.
 ///
 /// ```no_run
@@ -60,20 +63,21 @@ use cairn_recording::{
 /// # Ok::<(), cairn_recording::RecordingError>(())
 /// ```
 pub struct LiveHeap {
-    asked: Asked,
+    asked: LiveRequest,
     state: State,
     stacks: Arc<Stacks>,
 }
 
 /// What is to be read, and how.
-struct Asked {
+struct LiveRequest {
     path: PathBuf,
     slices: Option<SliceOptions>,
 }
 
 enum State {
     Growing(Box<Growing>),
-    /// Whoever drained it is gone, and the program goes on; or it is a ring. Read as a whole now and then.
+    /// The process that drained it is gone, and the program goes on; or it is a ring. Read as a
+    /// whole now and then.
     Left(Box<Left>),
     Ended(Box<Whole>),
 }
@@ -90,7 +94,7 @@ struct Growing {
     news: Instant,
     /// What the opening found is not added up yet.
     is_fresh: bool,
-    /// What is made of it since somebody drains it, and since when.
+    /// The packed recording since it is drained, and since when.
     drained: Option<(Box<Growing>, Instant)>,
 }
 
@@ -108,7 +112,7 @@ struct Whole {
 }
 
 impl Whole {
-    fn read(recording: Recording, asked: &Asked) -> Result<Self, RecordingError> {
+    fn read(recording: Recording, asked: &LiveRequest) -> Result<Self, RecordingError> {
         let heap = HeapRecording::new(recording);
         let (read, slices) = match &asked.slices {
             Some(options) => {
@@ -132,20 +136,22 @@ pub struct Update {
     /// Nothing follows.
     pub has_ended: bool,
     /// By how much what was read is older than what there is to read, or than now while the program
-    /// runs: when it is [behind](Self::is_behind), and when whoever packs the recording has packed
-    /// nothing for a while. `None` for a state of now.
+    /// runs: when it is [behind](Self::is_behind), and when the process that packs the recording
+    /// has packed nothing for a while. `None` for a state of now.
     pub behind_nanos: Option<u64>,
 }
 
-/// About so many events are added up at once: a fraction of a second.
+/// Events that are added up at once; half a million, a fraction of a second.
 const EVENTS: u64 = 1 << 19;
 /// So much of each thread is read ahead of what is in order.
 const LANE_BYTES: usize = 4 << 20;
-/// Whoever drains writes twice in a second while anything happens, and may take a moment for the end.
+/// Silence after which a drain may be over; 2 s, because it writes twice in a second while anything
+/// happens, and may take a moment for the end.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// And is stopped, or has no processor, when nothing came for so long.
 const STALLED: Duration = Duration::from_secs(3);
-/// Who drains no more has not written what was there when it began, and never will: looked at from this time on.
+/// Who drains no more has not written what was there when it began, and never will: looked at from
+/// this time on.
 const CATCHES_UP: Duration = Duration::from_secs(1);
 /// What has to be read as a whole each time takes so much of the time at most.
 const SHARE_OF_READING: u32 = 10;
@@ -157,32 +163,34 @@ impl std::fmt::Debug for LiveHeap {
 }
 
 impl LiveHeap {
-    /// Opens the recording in a file. Where it is a spool that is being drained, the packed file that is made of it is read. Nothing is
-    /// added up before the first [`update`](Self::update).
+    /// Opens the recording in a file. Where it is a spool that is being drained, the packed file
+    /// that is made of it is read. Nothing is added up before the first [`update`](Self::update).
     ///
     /// # Errors
     ///
     /// When it cannot be read, or is no recording.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
-        Self::open_as(Asked { path: path.to_owned(), slices: None })
+        Self::open_as(LiveRequest { path: path.to_owned(), slices: None })
     }
 
-    /// The same, and cuts its time into [slices](super::slices), which [`slices`](Self::slices) gives.
+    /// The same, and cuts its time into [slices](super::slices), which [`slices`](Self::slices)
+    /// gives.
     ///
     /// # Errors
     ///
     /// As [`open`](Self::open).
     pub fn open_sliced(path: &Path, slices: &SliceOptions) -> Result<Self, RecordingError> {
-        Self::open_as(Asked { path: path.to_owned(), slices: Some(slices.clone()) })
+        Self::open_as(LiveRequest { path: path.to_owned(), slices: Some(slices.clone()) })
     }
 
-    fn open_as(asked: Asked) -> Result<Self, RecordingError> {
+    fn open_as(asked: LiveRequest) -> Result<Self, RecordingError> {
         let growing = Growing::open(&asked)?;
         let stacks = Arc::new(stacks(&growing.recording));
         Ok(Self { asked, state: State::Growing(Box::new(growing)), stacks })
     }
 
-    /// Reads what is new, of a large recording a part of it: then it says that it [is behind](Update::is_behind).
+    /// Reads what is new, of a large recording a part of it: then it says that it [is
+    /// behind](Update::is_behind).
     ///
     /// # Errors
     ///
@@ -240,8 +248,8 @@ impl LiveHeap {
         }
     }
 
-    /// What happened in each slice of the time so far, where [that was asked for](Self::open_sliced). Costs as much as there are slices and
-    /// blocks that live.
+    /// What happened in each slice of the time so far, where [that was asked
+    /// for](Self::open_sliced). Costs as much as there are slices and blocks that live.
     #[must_use]
     pub fn slices(&self) -> Option<Slices> {
         match &self.state {
@@ -251,14 +259,15 @@ impl LiveHeap {
         }
     }
 
-    /// The stacks that the sums are of: the same ones until an [`update`](Self::update) meets others, which keep their numbers and come
-    /// behind them.
+    /// The stacks that the sums are of: the same ones until an [`update`](Self::update) meets
+    /// others, which keep their numbers and come behind them.
     #[must_use]
     pub fn stacks(&self) -> Arc<Stacks> {
         Arc::clone(&self.stacks)
     }
 
-    /// The recording, with what it knows of modules, threads and facts by now. Its events are not for reading while it grows.
+    /// The recording, with what it knows of modules, threads and facts by now. Its events are not
+    /// for reading while it grows.
     #[must_use]
     pub fn recording(&self) -> &Recording {
         self.state.recording()
@@ -289,7 +298,8 @@ impl LiveHeap {
         matches!(self.state, State::Ended(_))
     }
 
-    /// The file that the program writes to, as long as it can be told something there: to pause, to go on, a mark.
+    /// The file that the program writes to, as long as commands can be given there: to pause, to go
+    /// on, a mark.
     #[must_use]
     pub fn spool(&self) -> Option<&Path> {
         match &self.state {
@@ -311,7 +321,7 @@ impl State {
 }
 
 impl Growing {
-    fn open(asked: &Asked) -> Result<Self, RecordingError> {
+    fn open(asked: &LiveRequest) -> Result<Self, RecordingError> {
         let (path, spool) = match drained_into(&asked.path) {
             Some(packed) => (packed, Some(asked.path.clone())),
             None => (asked.path.clone(), drained_from(&asked.path)),
@@ -324,7 +334,7 @@ impl Growing {
         let fold =
             RecordingFold::new(&recording, sampling(&recording), Scope::default(), asked.slices.as_ref());
         let (tables, is_fresh) = (live.tables_version(), live.had_news());
-        // What nobody has written to for a while may have been left long ago.
+        // What was not written to for a while may have been left long ago.
         let age =
             path.metadata().and_then(|facts| facts.modified()).ok().and_then(|time| time.elapsed().ok());
         let news = Instant::now();
@@ -332,7 +342,7 @@ impl Growing {
         Ok(Self { recording, live, fold, path, spool, tables, news, is_fresh, drained: None })
     }
 
-    fn update(&mut self, asked: &Asked) -> Result<Step, RecordingError> {
+    fn update(&mut self, asked: &LiveRequest) -> Result<Step, RecordingError> {
         let is_spool = self.recording.header().shape == Shape::Spool;
         if is_spool && self.drained.is_none() && drained_into(&asked.path).is_some() {
             self.drained = Some((Box::new(Self::open(asked)?), Instant::now()));
@@ -355,7 +365,8 @@ impl Growing {
             return Err(RecordingError::Drained { path: asked.path.clone() });
         }
         if is_spool && (self.live.is_drained() || self.recording.fact("mode") == Some(b"ring")) {
-            // Its blocks are used again while they are read, and nobody says where what was in them went.
+            // Its blocks are used again while they are read, and nothing says where their contents
+            // went.
             return Ok(Step::to(State::Left(Box::new(Left::new(self.whole(asked)?, asked.path.clone())))));
         }
         let is_new = self.read_new()?;
@@ -434,7 +445,7 @@ impl Growing {
     }
 
     /// What was added up is all there is.
-    fn closed(&self, asked: &Asked) -> Result<Whole, RecordingError> {
+    fn closed(&self, asked: &LiveRequest) -> Result<Whole, RecordingError> {
         let recording = self.recording.reopened()?;
         // In a damaged file a row may have been missed that came too late.
         let is_exact = self.live.findings().is_empty() && !self.fold.left_out_some();
@@ -445,7 +456,7 @@ impl Growing {
     }
 
     /// Reads everything once more.
-    fn whole(&self, asked: &Asked) -> Result<Whole, RecordingError> {
+    fn whole(&self, asked: &LiveRequest) -> Result<Whole, RecordingError> {
         // Under its name there may be more by now: what was drained of it, with the rest.
         let is_here = |path: &&PathBuf| self.recording.is_at(path);
         let recording = match [&self.path, &asked.path].into_iter().find(is_here) {
@@ -455,8 +466,9 @@ impl Growing {
         Whole::read(recording, asked)
     }
 
-    /// What follows when a packed recording does not grow any more: nothing, while somebody drains into it.
-    fn left(&mut self, asked: &Asked, is_running: bool) -> Result<Option<State>, RecordingError> {
+    /// What follows when a packed recording does not grow any more: nothing, while the spool is
+    /// drained into it.
+    fn left(&mut self, asked: &LiveRequest, is_running: bool) -> Result<Option<State>, RecordingError> {
         self.news = Instant::now();
         match &self.spool {
             Some(spool) if is_drained_at_present(spool) => Ok(None),
@@ -474,7 +486,7 @@ impl Left {
         Self { whole, spool, next: Instant::now() }
     }
 
-    fn update(&mut self, asked: &Asked) -> Result<Step, RecordingError> {
+    fn update(&mut self, asked: &LiveRequest) -> Result<Step, RecordingError> {
         let began = Instant::now();
         if began < self.next {
             return Ok(Step { is_new: false, next: None });

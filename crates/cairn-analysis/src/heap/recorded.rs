@@ -1,4 +1,5 @@
-//! A recording, ready for questions about the heap: the one file here that decides between events and summary.
+//! A recording, ready for questions about the heap: the one file here that decides between events
+//! and summary.
 
 use std::path::Path;
 
@@ -16,11 +17,12 @@ use super::stacks::Stacks;
 use super::summary::{Summary, SummarySize, WrittenSummary, abridge};
 use cairn_recording::{Finding, Recording, RecordingError, Wanted};
 
-/// Events of which all sums are stored: reading so many takes some hundredths of a second.
+/// Events of which all sums are stored: reading these takes some hundredths of a second.
 const MANY_EVENTS: u64 = 2_000_000;
 /// Events of which the brief sums are stored; fewer are read in a hundredth of a second.
 const SOME_EVENTS: u64 = 500_000;
-/// Bytes of events whose checksums are compared before a summary answers; 64 MiB, which takes some hundredths of a second.
+/// Bytes of events whose checksums are compared before a summary answers; 64 MiB, which takes some
+/// hundredths of a second.
 const CHECKED_BYTES: u64 = 64 << 20;
 
 /// A recording, ready for questions about the heap.
@@ -63,8 +65,8 @@ impl HeapRecording {
         Self { recording, stacks, sampling, checked_bytes: CHECKED_BYTES }
     }
 
-    /// Makes answers from a [summary](Self::write_summary) check the checksums of all events; by default at most
-    /// 64 MiB of them are checked.
+    /// Makes answers from a [summary](Self::write_summary) check the checksums of all events; by
+    /// default at most 64 MiB of them are checked.
     pub fn check_all_events(&mut self) {
         self.checked_bytes = u64::MAX;
     }
@@ -113,7 +115,8 @@ impl HeapRecording {
         about(&self.recording, self.findings())
     }
 
-    /// Reads the events and adds them up. They need not be read for everything where the recording has a [summary](Self::write_summary).
+    /// Reads the events and adds them up. They need not be read for everything where the recording
+    /// has a [summary](Self::write_summary).
     ///
     /// # Errors
     ///
@@ -122,8 +125,9 @@ impl HeapRecording {
         self.read_unless_summarized(scope, None).map(|(read, _)| read)
     }
 
-    /// As [`read`](Self::read), for questions by stack alone: the profile's sums by thread, size and lifetime may be missing. So a
-    /// summary can answer where only some stacks are counted, too.
+    /// As [`read`](Self::read), for questions by stack alone: the profile's sums by thread, size
+    /// and lifetime may be missing. So a summary can answer where only some stacks are counted,
+    /// too.
     ///
     /// # Errors
     ///
@@ -143,9 +147,10 @@ impl HeapRecording {
         self.read(scope)
     }
 
-    /// As [`read`](Self::read), for a picture of the whole: of sizes it has only the allocations, of the time a curve of few steps with
-    /// the most that was held in each to a 255th of the peak; lifetimes, samples and marks are left out. So much is in the
-    /// [summary](Self::write_summary) of short recordings, too.
+    /// As [`read`](Self::read), for a picture of the whole: of sizes it has only the allocations,
+    /// of the time a curve of few steps with the most that was held in each to a 255th of the peak;
+    /// lifetimes, samples and marks are left out. So much is in the [summary](Self::write_summary)
+    /// of short recordings, too.
     ///
     /// # Errors
     ///
@@ -166,7 +171,8 @@ impl HeapRecording {
         Ok(read)
     }
 
-    /// The same as [`read`](Self::read), and what happened in each [slice](super::slices) of the time, in one pass.
+    /// The same as [`read`](Self::read), and what happened in each [slice](super::slices) of the
+    /// time, in one pass.
     ///
     /// # Errors
     ///
@@ -215,11 +221,12 @@ impl HeapRecording {
         Summary::of(&self.recording, self.stacks.len(), self.sampling)
     }
 
-    /// Reads everything, and writes a summary into the recording itself, which is in the file at `path`: when it is opened again, its
-    /// events need not be read for questions about everything.
+    /// Reads everything, and writes a summary into the recording itself, which is in the file at
+    /// `path`: when it is opened again, its events need not be read for questions about everything.
     ///
-    /// Only a packed recording that was closed is added to, and only when nothing is wrong with it; a summary that is there already
-    /// is left alone, and so is a file that would grow by more than `size` allows.
+    /// Only a packed recording that was closed is added to, and only when nothing is wrong with it;
+    /// a summary that is there already is left alone, and so is a file that would grow by more than
+    /// `size` allows.
     ///
     /// ```no_run
     /// use cairn_analysis::heap::{HeapRecording, SummarySize};
@@ -234,7 +241,8 @@ impl HeapRecording {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read any more. That it cannot be written is part of the answer: it is as it was then.
+    /// When the file cannot be read any more. That it cannot be written is part of the answer: it
+    /// is as it was then.
     pub fn write_summary(&self, path: &Path, size: SummarySize) -> Result<WrittenSummary, RecordingError> {
         match size {
             SummarySize::Whole { most_bytes } => self.write_whole(path, most_bytes),

@@ -1,4 +1,5 @@
-//! From the events of a recording to what is read of it: the same for one that is read at once and one that grows.
+//! From the events of a recording to what is read of it: the same for one that is read at once and
+//! one that grows.
 
 use super::aggregate::{Aggregator, LOST_STACK, Scope};
 use super::heap_read::{HeapMark, HeapRead, MOST_MARK_BYTES, MOST_MARKS};
@@ -31,7 +32,8 @@ pub(super) struct RecordingFold {
 }
 
 impl RecordingFold {
-    /// For events of what `recording` knows by now; the indices of threads in the scope are those of its threads.
+    /// For events of what `recording` knows by now; the indices of threads in the scope are those
+    /// of its threads.
     pub(super) fn new(
         recording: &Recording,
         sampling: Sampling,
@@ -108,7 +110,8 @@ impl RecordingFold {
         }
     }
 
-    /// The slices of the time so far, where they were asked for, of a recording that knows these threads and ends there.
+    /// The slices of the time so far, where they were asked for, of a recording that knows these
+    /// threads and ends there.
     pub(super) fn slices(&self, threads: &[Thread], end_nanos: Option<u64>) -> Option<Slices> {
         let mut slices = self.heap.slices(self.end_of(end_nanos))?;
         self.put_in_order(&mut slices, threads);
@@ -130,7 +133,8 @@ impl RecordingFold {
 
     fn end_of(&self, end_nanos: Option<u64>) -> u64 {
         let end = end_nanos.unwrap_or(0);
-        // The end of a recording is known only as well as the clock; an unknown one must not make time run on.
+        // The end of a recording is known only as well as the clock; an unknown one must not make
+        // time run on.
         if self.is_whole && end < MOST_NANOS { end.max(self.last_nanos) } else { self.last_nanos }
     }
 

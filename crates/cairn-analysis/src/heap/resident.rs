@@ -23,24 +23,27 @@ pub struct UsageSample {
 pub struct Resident {
     /// What was sampled then.
     pub sample: UsageSample,
-    /// Bytes in blocks that the program held then, of all threads and sizes. A block that was never written to need not be resident.
+    /// Bytes in blocks that the program held then, of all threads and sizes. A block that was never
+    /// written to need not be resident.
     pub held_bytes: u64,
-    /// Bytes that it had mapped itself, where mappings are recorded. Pages that were never touched are not resident.
+    /// Bytes that it had mapped itself, where mappings are recorded. Pages that were never touched
+    /// are not resident.
     pub mapped_bytes: u64,
     /// Of these, what each stack mapped, the most first.
     pub mapped_by_stack: Vec<(u32, u64)>,
 }
 
 impl Resident {
-    /// What is resident beside blocks and mappings: the program and its libraries, the stacks of the threads, and what the allocator
-    /// keeps between blocks and for later. 0 where more is held than resident.
+    /// What is resident beside blocks and mappings: the program and its libraries, the stacks of
+    /// the threads, and what the allocator keeps between blocks and for later. 0 where more is held
+    /// than resident.
     #[must_use]
     pub const fn rest_bytes(&self) -> u64 {
         self.sample.resident_bytes.saturating_sub(self.held_bytes).saturating_sub(self.mapped_bytes)
     }
 }
 
-/// So many samples are kept; of a longer recording every second, fourth and so on.
+/// Maximum samples; of a longer recording every second, fourth and so on is left.
 pub(super) const MOST_SAMPLES: usize = 4096;
 
 /// Collects samples and follows mappings.

@@ -1,10 +1,12 @@
-//! The time of a recording, cut into equal slices, and what happened in each: to each stack, class of size, thread, and class of
-//! lifetime.
+//! The time of a recording, cut into equal slices, and what happened in each: to each stack, class
+//! of size, thread, and class of lifetime.
 //!
-//! Sums tell of one stretch of time. Who chooses a stretch and wants to see its sums at once needs changes instead: of a few hundred
-//! slices, each with what was allocated and freed in it, any stretch is added up in milliseconds, and is exact, as all columns of
-//! an [`Entry`] are sums. [`HeapRecording::read_sliced`](super::HeapRecording::read_sliced) gives them with the profile in one pass;
-//! [`Aggregator::sliced`](super::Aggregator::sliced) is for those who feed events themselves, also while a program runs.
+//! Sums are of one stretch of time. A view in which a stretch is chosen needs changes instead: of a
+//! few hundred slices, each with what was allocated and freed in it, any stretch is added up in
+//! milliseconds, and is exact, as all columns of an [`Entry`] are sums.
+//! [`HeapRecording::read_sliced`](super::HeapRecording::read_sliced) gives them with the profile in
+//! one pass; [`Aggregator::sliced`](super::Aggregator::sliced) is for those who feed events
+//! themselves, also while a program runs.
 //!
 //! ```
 //! use cairn_analysis::heap::slices::SliceOptions;
@@ -25,32 +27,35 @@
 //!
 //! # How
 //!
-//! The sums that an aggregator keeps anyway are looked at where a slice ends, and what they grew by since the slice before is its
-//! entry. An event costs the setting of one bit, which says that its stack is to be looked at. What was never freed is known at the end
-//! only: then, or whenever an answer is wanted, the blocks that live are gone over.
+//! The sums that an aggregator keeps anyway are looked at where a slice ends, and what they grew by
+//! since the slice before is its entry. An event costs the setting of one bit, which says that its
+//! stack is to be looked at. What was never freed is known at the end only: then, or whenever an
+//! answer is wanted, the blocks that live are gone over.
 //!
-//! How long a program will run is not known while it runs, and how much happens in a slice never is. So slices become twice as
-//! wide, each two of them one, when there are too many of them, or too many entries: memory is bounded whatever the
-//! recording holds.
+//! How long a program will run is not known while it runs, and how much happens in a slice never
+//! is. So slices become twice as wide, each two of them one, when there are too many of them, or
+//! too many entries: memory is bounded whatever the recording holds.
 
 use super::aggregate::LOST_STACK;
 use super::sums::{Row, Weight};
 use super::{LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, Sampling, Sums, size_class};
 
-/// The first width of a slice where the end is not known: a program of a millisecond still has its slices.
+/// The first width of a slice where the end is not known: a program of a millisecond still has its
+/// slices.
 const FIRST_SLICE_NANOS: u64 = 1 << 12;
 
 /// What happened to one row in one slice.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// A stack, a [class of size](super::size_class), a thread's index, or a [class of lifetime](super::lifetime_class);
-    /// [`LOST_STACK`] for allocations whose stack was lost.
+    /// A stack, a [class of size](super::size_class), a thread's index, or a [class of
+    /// lifetime](super::lifetime_class); [`LOST_STACK`] for allocations whose stack was lost.
     pub row: u32,
     /// The slice, counted from the start of the recording.
     pub slice: u32,
     /// Bytes that were allocated; of lifetimes, bytes of the blocks that were freed.
     pub allocated_bytes: u64,
-    /// Blocks that were allocated, in the unit of [`Sampling::stands_for`]; of lifetimes, blocks that were freed.
+    /// Blocks that were allocated, in the unit of [`Sampling::stands_for`]; of lifetimes, blocks
+    /// that were freed.
     pub allocations: u64,
     /// Bytes allocated less bytes freed.
     pub grown_bytes: i64,
@@ -89,8 +94,8 @@ pub fn put_together(entries: &mut Vec<Entry>) {
 pub struct SliceOptions {
     /// Slices, at most; at least two.
     pub most_slices: usize,
-    /// When the recording ends, where that is known: then there are nearly as many slices as may be. Else there are at least half
-    /// as many, once there is time for them.
+    /// When the recording ends, where that is known: then there are nearly as many slices as may
+    /// be. Else there are at least half as many, once there is time for them.
     pub end_nanos: Option<u64>,
     /// Entries, at most, as far as wider slices can bring that about.
     pub most_entries: usize,
@@ -117,7 +122,8 @@ pub struct Slices {
     pub sizes: Vec<Entry>,
     /// By the thread that allocated, whichever freed.
     pub threads: Vec<Entry>,
-    /// By [class of lifetime](super::lifetime_class): what was freed after such a time, in the slice of the free.
+    /// By [class of lifetime](super::lifetime_class): what was freed after such a time, in the
+    /// slice of the free.
     pub lifetimes: Vec<Entry>,
 }
 
@@ -260,7 +266,8 @@ impl Slicer {
         (u64::from(self.slice) + 1).saturating_mul(self.slice_nanos)
     }
 
-    /// Ends the present slice when `nanos` is past it. `rows` are as they were before anything that happens then.
+    /// Ends the present slice when `nanos` is past it. `rows` are as they were before anything that
+    /// happens then.
     #[cold]
     pub(super) fn advance<'a>(&mut self, nanos: u64, rows: Rows<'a, impl Iterator<Item = &'a Row>>) {
         if nanos < self.next_nanos() {
@@ -383,8 +390,9 @@ fn changes(
 
 /// Adds what was never freed to the slices in which it was allocated.
 ///
-/// By row, then by slice: two passes over the blocks put them in the order of rows, and each row then adds up its own. A table
-/// of hashes would do it in one, at the mercy of who made the recording.
+/// By row, then by slice: two passes over the blocks put them in the order of rows, and each row
+/// then adds up its own. A table of hashes would do it in one, at the mercy of who made the
+/// recording.
 fn add_leaks(
     entries: &mut Vec<Entry>,
     live: impl Iterator<Item = (usize, (usize, Weight))> + Clone,

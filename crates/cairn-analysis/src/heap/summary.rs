@@ -1,4 +1,5 @@
-//! Summaries: the answer of one pass over all events, stored behind them, so that the next question need not read them.
+//! Summaries: the answer of one pass over all events, stored behind them, so that the next question
+//! need not read them.
 //!
 //! | detail | contents | stored with |
 //! |---|---|---|
@@ -36,17 +37,18 @@ struct SummaryTables {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SummarySize {
-    /// What is small beside the file or the events: of two million events and more all of it, in a sixteenth of the file and one
-    /// byte for each 128 events above these; else, of half a million and more, what
-    /// [`read_brief`](super::HeapRecording::read_brief) gives, in a fourth of the file. Fewer events are read in a hundredth of a
-    /// second.
+    /// What is small beside the file or the events: of two million events and more all of it, in a
+    /// sixteenth of the file and one byte for each 128 events above these; else, of half a million
+    /// and more, what [`read_brief`](super::HeapRecording::read_brief) gives, in a fourth of the
+    /// file. Fewer events are read in a hundredth of a second.
     Small,
-    /// All of it, in at most so many bytes, for which slices become wider.
+    /// All of it; slices become wider until it fits.
     Whole {
         /// By how much the file grows at most.
         most_bytes: u64,
     },
-    /// What [`read_brief`](super::HeapRecording::read_brief) gives: some hundred bytes, and some for each stack that allocated.
+    /// What [`read_brief`](super::HeapRecording::read_brief) gives: some hundred bytes, and some
+    /// for each stack that allocated.
     Brief {
         /// By how much the file grows at most.
         most_bytes: u64,

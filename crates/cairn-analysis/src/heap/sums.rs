@@ -1,14 +1,17 @@
 //! What is added up for one stack, one thread or one class of sizes, in one cache line.
 //!
-//! What a row held *when the whole program held most* is known in one pass, exactly, and without going over all rows at
-//! each new peak: peaks have numbers, and a row notes which peak its `at_peak` values are of. A row that was not touched
-//! since the last peak holds now what it held then; so it is enough to copy the present values at the first change after
-//! a peak ([`Row::settle`]), and once more for all rows at the end. Two passes over the events would cost as much as
-//! reading the recording twice; a checkpoint at each peak costs all rows times the number of peaks.
+//! What a row held *when the whole program held most* is known in one pass, exactly, and without
+//! going over all rows at each new peak: peaks have numbers, and a row notes which peak its
+//! `at_peak` values are of. A row that was not touched since the last peak holds now what it held
+//! then; so it is enough to copy the present values at the first change after a peak
+//! ([`Row::settle`]), and once more for all rows at the end. Two passes over the events would cost
+//! as much as reading the recording twice; a checkpoint at each peak costs all rows times the
+//! number of peaks.
 
 /// Sums of one stack, thread, or class of sizes.
 ///
-/// In a sampled recording these are estimates, and `errors` of the same place holds how far off they may be.
+/// In a sampled recording these are estimates, and `errors` of the same place holds how far off
+/// they may be.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sums {
     /// Allocations.
@@ -59,7 +62,8 @@ impl Sums {
 
 /// [`Sums`] in the making: one cache line.
 ///
-/// Sums wrap: only a made-up recording can reach 2^64 bytes, and then what was added can still be taken away again.
+/// Sums wrap: only a made-up recording can reach 2^64 bytes, and then what was added can still be
+/// taken away again.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(align(64))]
 pub(super) struct Row {
@@ -117,10 +121,11 @@ impl Row {
     }
 }
 
-/// For how much one recorded block stands.
+/// How much one recorded block represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Weight {
-    /// Blocks; in a sampled recording, [`WHOLE_BLOCK`](super::sampling::WHOLE_BLOCK) of them are one.
+    /// Blocks; in a sampled recording, [`WHOLE_BLOCK`](super::sampling::WHOLE_BLOCK) of them are
+    /// one.
     pub(super) blocks: u64,
     pub(super) bytes: u64,
 }

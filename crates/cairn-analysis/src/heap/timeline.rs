@@ -8,8 +8,8 @@ const FIRST_BIN_NANOS: u64 = 1 << 10;
 
 /// Memory over time: equal stretches of time, each with what happened in it.
 ///
-/// While events come in, the bins double in width whenever they are too many, so that there are between
-/// [`MAX_BINS`] / 2 and [`MAX_BINS`] of them for all but the shortest programs.
+/// While events come in, the bins double in width whenever they are too many, so that there are
+/// between [`MAX_BINS`] / 2 and [`MAX_BINS`] of them for all but the shortest programs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timeline {
     /// Width of a bin.

@@ -16,7 +16,7 @@ pub enum Unfreed {
     AliveAtStop,
     /// Another program took the place of the recorded one, and its memory with it.
     AliveAtExec,
-    /// The process ended by `_exit` or by a signal; nobody knows by which.
+    /// The process ended by `_exit` or by a signal; it is not known by which.
     AliveAtEnd,
     /// The program exited; but the recording was stopped for a while, and what was freed meanwhile
     /// is here as well.

@@ -1,10 +1,11 @@
-//! The control words of a spool: where in the first 64 KiB the program and the `cairn` command tell each other what each
-//! has done. Each word is eight bytes, little-endian, written by one side only but for the command, and read by the other at any time.
+//! The control words of a spool: where in the first 64 KiB the program and the `cairn` command tell
+//! each other what each has done. Each word is eight bytes, little-endian, written by one side only
+//! but for the command, and read by the other at any time.
 //!
 //! | offset | word | written by |
 //! |---|---|---|
-//! | 0x0040 | [`TICK`] | command: grows by one about once a millisecond while somebody drains the spool |
-//! | 0x0048 | [`BACKED_SEGMENTS`] | whoever extends the file: that many segments, this one included, have storage |
+//! | 0x0040 | [`TICK`] | command: grows by one about once a millisecond while the spool is drained |
+//! | 0x0048 | [`BACKED_SEGMENTS`] | the side that extends the file: that many segments, this one included, have storage |
 //! | 0x0050 | [`CLAIMED_SEGMENTS`] | program: that many segments, this one included, were ever taken from the end |
 //! | 0x0058 | [`STATE`] | program: [`State`] |
 //! | 0x0060 | [`LOST_EVENTS`] | program: heap events and marks that could not be written; behind an early end, all that followed |
@@ -70,7 +71,8 @@ pub const CLAIMS: usize = 0x100;
 pub const LIVE_BYTES: usize = 0x140;
 /// See the module documentation.
 pub const UNMATCHED_FREES: usize = 0x148;
-/// The counter at `exit`. Stored last of the three words, so that the others hold where it is not 0.
+/// The counter at `exit`. Stored last of the three words, so that the others hold where it is not
+/// 0.
 pub const EXIT_COUNTER: usize = 0x180;
 /// The monotonic clock at `exit`.
 pub const EXIT_MONOTONIC_NANOS: usize = 0x188;
@@ -104,8 +106,8 @@ pub enum State {
     Recording,
     /// Recording is paused; it can go on.
     Paused,
-    /// Storage ran out (disk, limit of the file size or of the address space); nothing more is recorded, and what was lost
-    /// is counted.
+    /// Storage ran out (disk, limit of the file size or of the address space); nothing more is
+    /// recorded, and what was lost is counted.
     Full,
     /// The recorder was stopped, or the program ended through `exit`.
     Ended,
@@ -124,7 +126,8 @@ impl State {
         }
     }
 
-    /// The state of that number; unknown ones read as [`Recording`](Self::Recording), because a reader then reads on.
+    /// The state of that number; unknown ones read as [`Recording`](Self::Recording), because a
+    /// reader then reads on.
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
         match word {
@@ -143,7 +146,7 @@ impl State {
 pub enum Command {
     /// Record.
     Record,
-    /// Record nothing until told otherwise.
+    /// Record nothing until the next command.
     Pause,
 }
 
@@ -178,7 +181,8 @@ pub enum EarlyEnd {
     MaxSize,
     /// The address space was full, or limited (`ulimit -v`).
     AddressSpace,
-    /// No file was at the path of the recording, or another one was: it was deleted, moved or replaced.
+    /// No file was at the path of the recording, or another one was: it was deleted, moved or
+    /// replaced.
     FileLost,
     /// The file could not be opened again to make it larger; the number is the kernel's.
     Unreachable(u16),
@@ -190,7 +194,7 @@ pub enum EarlyEnd {
     TimeOver,
     /// The recording was paused and did not go on before the program ended.
     Paused,
-    /// Memory that is kept without a file was full.
+    /// The memory of a recording without a file was full.
     MemoryFull,
     /// No room was left; a recorder of an earlier version said no more.
     NoRoom,
@@ -244,7 +248,7 @@ impl EarlyEnd {
         })
     }
 
-    /// True when whoever recorded had asked for this end.
+    /// True when this end was requested.
     #[must_use]
     pub const fn is_intended(self) -> bool {
         matches!(self, Self::MaxSize | Self::TimeOver | Self::Paused)

@@ -1,11 +1,12 @@
-//! What stands at the start of every recording, and in front of every chunk of a packed one.
+//! The header at the start of every recording, and in front of every chunk of a packed one.
 
 use core::fmt;
 
 use super::check_sum;
 use crate::bytes::array_at;
 
-/// The first eight bytes of every recording. A transfer that converts line ends or strips the eighth bit damages them.
+/// The first eight bytes of every recording. A transfer that converts line ends or strips the
+/// eighth bit damages them.
 pub const MAGIC: [u8; 8] = *b"\x89CAIRN\r\n";
 /// The version that this crate writes, and the newest it reads.
 pub const VERSION: u32 = 1;
@@ -17,12 +18,15 @@ pub const CHUNK_HEADER_BYTES: usize = 32;
 pub const MAX_CHUNK_BYTES: usize = 1 << 22;
 /// A chunk has no more bytes than this when unpacked for each one that is stored.
 pub const MAX_CHUNK_RATIO: usize = 64;
-/// A chunk of [`ChunkKind::HEAP_STREAM`] has no more bytes than this when unpacked for each one that is stored: a program that does the
-/// same again and again has hardly more to tell than when it did.
+/// A chunk of [`ChunkKind::HEAP_STREAM`] has no more bytes than this when unpacked for each one
+/// that is stored: a program that does the same again and again has hardly more to tell than when
+/// it did.
 pub const MAX_STREAM_RATIO: usize = 256;
-/// What a chunk of [`ChunkKind::HEAP_STREAM`] refers back to lies at most so many unpacked bytes back, as a power of two.
+/// What a chunk of [`ChunkKind::HEAP_STREAM`] refers back to lies at most so many unpacked bytes
+/// back, as a power of two.
 pub const STREAM_WINDOW_BITS: u32 = 22;
-/// The last sixteen bytes of a packed recording that was closed: these, then the offset of the index as a u64.
+/// The last sixteen bytes of a packed recording that was closed: these, then the offset of the
+/// index as a u64.
 pub const TRAILER_MAGIC: [u8; 8] = *b"CAIRNEND";
 /// Bytes of the trailer.
 pub const TRAILER_BYTES: usize = 16;
@@ -229,7 +233,8 @@ impl ChunkKind {
     pub const THREADS: Self = Self(*b"THRD");
     /// Marks.
     pub const MARKS: Self = Self(*b"MARK");
-    /// Allocations and frees, each chunk compressed for itself: what was written before there was [`HEAP_STREAM`](Self::HEAP_STREAM).
+    /// Allocations and frees, each chunk compressed for itself: what was written before there was
+    /// [`HEAP_STREAM`](Self::HEAP_STREAM).
     pub const HEAP: Self = Self(*b"HEAP");
     /// Allocations and frees, compressed as one stream.
     pub const HEAP_STREAM: Self = Self(*b"HEP2");
@@ -237,14 +242,15 @@ impl ChunkKind {
     pub const CLOCKS: Self = Self(*b"CLCK");
     /// Everything rarer: modules and threads coming and going, mappings, the use of memory, losses.
     pub const CHANGES: Self = Self(*b"CHNG");
-    /// How far the spool was read when everything before this chunk was written: what a recording that was not closed needs to be
-    /// continued from the spool.
+    /// How far the spool was read when everything before this chunk was written: what a recording
+    /// that was not closed needs to be continued from the spool.
     pub const PROGRESS: Self = Self(*b"PROG");
     /// What the recording holds in sum, so that a report of totals reads one chunk.
     pub const SUMMARY: Self = Self(*b"SUMM");
     /// Sums of all events, so that a report need not read the events.
     pub const SUMS: Self = Self(*b"SUMS");
-    /// What happened in each slice of time, so that any stretch of it is told without reading the events.
+    /// What happened in each slice of time, so that any stretch of it is answered without reading
+    /// the events.
     pub const SLICES: Self = Self(*b"SLCS");
     /// Where the chunks are; the last chunk of a recording that was closed.
     pub const INDEX: Self = Self(*b"INDX");
@@ -265,13 +271,14 @@ impl fmt::Display for ChunkKind {
 ///   12  events: u32
 /// ```
 ///
-/// The stored bytes follow, then zeros up to a multiple of eight. They are one zstd frame, or several, skippable ones
-/// included, unless as many are stored as there are unpacked: then they are stored as they are. At most
-/// [`MAX_CHUNK_BYTES`] when unpacked, and at most [`MAX_CHUNK_RATIO`] times as many as are stored, so that a small file cannot
-/// make its reader take much memory; a writer whose bytes compress better than that adds a skippable frame.
+/// The stored bytes follow, then zeros up to a multiple of eight. They are one zstd frame, or
+/// several, skippable ones included, unless as many are stored as there are unpacked: then they are
+/// stored as they are. At most [`MAX_CHUNK_BYTES`] when unpacked, and at most [`MAX_CHUNK_RATIO`]
+/// times as many as are stored, so that a small file cannot make its reader take much memory; a
+/// writer whose bytes compress better than that adds a skippable frame.
 ///
-/// Those of the kind [`ChunkKind::HEAP_STREAM`] are the next piece of one zstd stream over all chunks of that kind, at most [`MAX_STREAM_RATIO`]
-/// times as many as are stored when unpacked.
+/// Those of the kind [`ChunkKind::HEAP_STREAM`] are the next piece of one zstd stream over all
+/// chunks of that kind, at most [`MAX_STREAM_RATIO`] times as many as are stored when unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkHeader {
     /// What it holds.
@@ -282,7 +289,8 @@ pub struct ChunkHeader {
     pub unpacked_bytes: u32,
     /// How many events or entries these are.
     pub events: u32,
-    /// Nanoseconds from the start of the recording to the first event; 0 where the kind has no times.
+    /// Nanoseconds from the start of the recording to the first event; 0 where the kind has no
+    /// times.
     pub first_nanos: u64,
     /// CRC-32 (IEEE) of the stored bytes.
     pub check: u32,
@@ -313,7 +321,8 @@ impl ChunkHeader {
         bytes
     }
 
-    /// Reads the header at the start of `bytes`; `None` when they are too few or their checksum does not match.
+    /// Reads the header at the start of `bytes`; `None` when they are too few or their checksum
+    /// does not match.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let header: &[u8; CHUNK_HEADER_BYTES] = bytes.first_chunk()?;

@@ -1,6 +1,7 @@
 //! The records in a segment of a spool.
 //!
-//! A record is a sequence of eight-byte little-endian slots. The upper 16 bits of the first slot are its *tag*:
+//! A record is a sequence of eight-byte little-endian slots. The upper 16 bits of the first slot
+//! are its *tag*:
 //!
 //! ```text
 //! tag            first slot below the tag         further slots
@@ -14,20 +15,21 @@
 //! 0x0100-0xffff  address: 48 bits                 | stack: u32 | epoch: u32 |              (alloc of tag - 0x100 bytes)
 //! ```
 //!
-//! The hot ones are first and last: an allocation takes two slots and a local free one. Tags that are not known are
-//! skipped by their length.
+//! The hot ones are first and last: an allocation takes two slots and a local free one. Tags that
+//! are not known are skipped by their length.
 
 use core::fmt;
 
 use crate::bytes::array_at;
 
-/// Addresses have no more bits than this in user space; wider ones are not recorded, and counted as lost.
+/// Addresses have no more bits than this in user space; wider ones are not recorded, and counted as
+/// lost.
 pub const ADDRESS_BITS: u32 = 48;
 /// A [`Record::Stamp`] leaves out as many of the counter's low bits: some ten nanoseconds.
 pub const STAMP_SHIFT: u32 = 5;
 /// Longer texts of marks are cut, and the cut is marked.
 pub const MAX_MARK_TEXT_BYTES: usize = 4096;
-/// So many words fit one [`Record::TreeWords`]; longer segments are written in parts.
+/// Maximum words of one [`Record::TreeWords`]; longer segments are written in parts.
 pub const MAX_TREE_WORDS: usize = 4096;
 
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
@@ -77,8 +79,9 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What a numbered address is. The ones from [`NoUnwindInfo`](Self::NoUnwindInfo) on stand outside the outermost
-    /// frame of a stack that was not followed to its start, and say why; the address is the one in the reason.
+    /// What a numbered address is. The ones from [`NoUnwindInfo`](Self::NoUnwindInfo) on stand
+    /// outside the outermost frame of a stack that was not followed to its start, and say why; the
+    /// address is the one in the reason.
     PcKind {
         /// A call returns there; looked up one byte before.
         ReturnAddress = 0,
@@ -94,9 +97,10 @@ numbered! {
         NoProgress = 5,
         /// The next frame would have been outside the thread's stack.
         OutsideStack = 6,
-        /// The next frame hangs on a register whose value is not known; the address is the register's number.
+        /// The next frame depends on a register whose value is not known; the address is the
+        /// register's number.
         UnknownRegister = 7,
-        /// The stack is deeper than what is kept of one.
+        /// The stack is deeper than a recorded stack can be.
         Limit = 8,
     }
 }
@@ -120,7 +124,8 @@ numbered! {
     LossKind {
         /// Events: there was no segment to write them to.
         NoStorage = 0,
-        /// Events: they came in a signal handler that interrupted a handler that interrupted the recorder.
+        /// Events: they came in a signal handler that interrupted a handler that interrupted the
+        /// recorder.
         NestedTooDeep = 1,
         /// Stacks: no memory was left for them.
         NoStackMemory = 2,
@@ -128,7 +133,8 @@ numbered! {
         WideAddress = 3,
         /// Events that a ring overwrote, as it is meant to.
         Overwritten = 4,
-        /// Calls: so many places in modules lead past the recorder's hooks, so that what is called through them is not recorded.
+        /// Calls: the count is of places in modules that lead past the recorder's hooks, so that
+        /// what is called through them is not recorded.
         Passing = 5,
     }
 }
@@ -136,13 +142,14 @@ numbered! {
 numbered! {
     /// Why nothing follows.
     EndReason {
-        /// The recorder was told to stop.
+        /// The recorder was stopped by command.
         Stopped = 0,
         /// The program ended through `exit`.
         Exit = 1,
         /// The program replaced itself through `exec`.
         Exec = 2,
-        /// The process was gone: `_exit`, or a signal. Who saw that had not started it, and cannot know which.
+        /// The process was gone: `_exit`, or a signal. Who saw that had not started it, and cannot
+        /// know which.
         Gone = 3,
     }
 }
@@ -227,7 +234,8 @@ pub enum Record<'a> {
         address: u64,
         /// What the program asked for.
         size_bytes: u64,
-        /// The counter of its address's hash, read after the real call; see [the module](super#order-without-a-clock).
+        /// The counter of its address's hash, read after the real call; see [the
+        /// module](super#order-without-a-clock).
         epoch: u32,
         /// Number of the stack; [`u32::MAX`] when it was lost.
         stack: u32,
@@ -239,8 +247,8 @@ pub enum Record<'a> {
         /// `None` for a local free; see [the module](super#order-without-a-clock).
         ticket: Option<u32>,
     },
-    /// A block was reallocated: what was at the address is free, and the [`Alloc`](Self::Alloc) that follows is where it is
-    /// now. Only calls that succeed are recorded.
+    /// A block was reallocated: what was at the address is free, and the [`Alloc`](Self::Alloc)
+    /// that follows is where it is now. Only calls that succeed are recorded.
     Move {
         /// The address before.
         address: u64,
@@ -249,10 +257,12 @@ pub enum Record<'a> {
     },
     /// The time of what follows.
     Stamp {
-        /// The counter, less its value at the start of the recording, without the low [`STAMP_SHIFT`] bits.
+        /// The counter, less its value at the start of the recording, without the low
+        /// [`STAMP_SHIFT`] bits.
         ticks: u64,
     },
-    /// An address was given a number. Comes before any tree word with that number that any thread can see.
+    /// An address was given a number. Comes before any tree word with that number that any thread
+    /// can see.
     Pc {
         /// The number, from 1.
         number: u32,
@@ -410,8 +420,8 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The records in `bytes`, which begin `offset` bytes into the segment: behind the header, or where an earlier read ended.
-    /// Pass no more than what is committed.
+    /// The records in `bytes`, which begin `offset` bytes into the segment: behind the header, or
+    /// where an earlier read ended. Pass no more than what is committed.
     #[must_use]
     pub fn new(bytes: &'a [u8], offset: usize) -> Self {
         Self { bytes, offset }
@@ -443,7 +453,8 @@ impl Records<'_> {
     #[inline]
     pub fn skip_frequent(&mut self) {
         let mut rest = self.bytes;
-        // Branches that are foreseen are faster here than a table of lengths: then the next record need not wait for this one.
+        // Branches that are foreseen are faster here than a table of lengths: then the next record
+        // need not wait for this one.
         while let Some(first) = array_at(rest, 0).map(u64::from_le_bytes) {
             let length = match (first >> ADDRESS_BITS) as u16 {
                 0x100.. => 16,
@@ -460,8 +471,9 @@ impl Records<'_> {
         self.bytes = rest;
     }
 
-    /// The next record, when it is an allocation, a free, a move or a stamp, and `None` when it is another one or lies at the
-    /// end: then [`next`](Iterator::next) tells which. So nearly all records are read in half the time.
+    /// The next record, when it is an allocation, a free, a move or a stamp, and `None` when it is
+    /// another one or lies at the end: then [`next`](Iterator::next) tells which. So nearly all
+    /// records are read in half the time.
     ///
     /// ```
     /// use cairn_format::recording::{Frequent, FrequentKind, RecordSink, Records};
@@ -523,8 +535,8 @@ impl Records<'_> {
     }
 }
 
-/// One of the records that a recording is full of, as [`Records::next_frequent`] reads it. What its kind does not have holds
-/// no meaning.
+/// One of the records that a recording is full of, as [`Records::next_frequent`] reads it. What its
+/// kind does not have holds no meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frequent {
     /// Which one it is.
@@ -718,7 +730,8 @@ impl<'a> RecordSink<'a> {
         Self { slots, used: 0 }
     }
 
-    /// The slots written so far. Their bytes are the record's on a little-endian machine; elsewhere they have to be swapped.
+    /// The slots written so far. Their bytes are the record's on a little-endian machine; elsewhere
+    /// they have to be swapped.
     #[must_use]
     pub fn written(&self) -> &[u64] {
         self.slots.get(..self.used).unwrap_or_default()
@@ -766,7 +779,8 @@ impl<'a> RecordSink<'a> {
         }
     }
 
-    /// [`Record::Move`]; write the [`alloc`](Self::alloc) into the same slots and commit both at once.
+    /// [`Record::Move`]; write the [`alloc`](Self::alloc) into the same slots and commit both at
+    /// once.
     ///
     /// # Errors
     ///

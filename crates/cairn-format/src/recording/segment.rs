@@ -1,4 +1,4 @@
-//! What stands in front of every segment of a spool.
+//! The header of every segment of a spool.
 
 use core::fmt;
 
@@ -17,7 +17,8 @@ const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"CBLK");
 pub enum Lane {
     /// What the thread does in general.
     Outer,
-    /// What it did in a signal handler that interrupted the recorder. Each of these events has a stamp.
+    /// What it did in a signal handler that interrupted the recorder. Each of these events has a
+    /// stamp.
     Nested,
 }
 
@@ -32,8 +33,8 @@ pub enum Lane {
 ///
 /// Bit 0 of the byte at 48 is [`has_no_tables`](Self::has_no_tables); the other bits are zero.
 ///
-/// `committed` counts from the start of the segment and only grows, by a release store behind each record; it is the one field
-/// that changes, and not covered by the checksum.
+/// `committed` counts from the start of the segment and only grows, by a release store behind each
+/// record; it is the one field that changes, and not covered by the checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentHeader {
     /// The recorder's number for the thread: from 1, and never given twice.
@@ -48,10 +49,12 @@ pub struct SegmentHeader {
     pub counter: u64,
     /// What the kernel calls the thread.
     pub kernel_thread: u32,
-    /// Grows with every segment that any thread takes; tells a segment that was used again from what was there before.
+    /// Grows with every segment that any thread takes; tells a segment that was used again from
+    /// what was there before.
     pub claim: u64,
-    /// The writer's promise that no module, address or word of the stack tree is in this segment: who reads a part of the time
-    /// passes the segments of other times over. A segment without it may hold anything.
+    /// The writer's promise that no module, address or word of the stack tree is in this segment:
+    /// who reads a part of the time passes the segments of other times over. A segment without it
+    /// may hold anything.
     pub has_no_tables: bool,
 }
 
@@ -98,7 +101,8 @@ impl SegmentHeader {
         check_sum(front.iter().chain(back))
     }
 
-    /// Reads the header of `segment`, of which `committed_bytes` is read by the caller where the program still runs.
+    /// Reads the header of `segment`, whose `committed_bytes` the caller reads where the program
+    /// still runs.
     ///
     /// # Errors
     ///
@@ -107,7 +111,8 @@ impl SegmentHeader {
         let header: &[u8; SEGMENT_HEADER_BYTES] = segment.first_chunk().ok_or(SegmentError::Short)?;
         let word = |at: usize| array_at(header, at).map_or(0, u32::from_le_bytes);
         let long = |at: usize| array_at(header, at).map_or(0, u64::from_le_bytes);
-        // Set to 0 before a header is written and to its own length after it: a process may die between the two.
+        // Set to 0 before a header is written and to its own length after it: a process may die
+        // between the two.
         if long(16) == 0 {
             return Err(SegmentError::Unused);
         }

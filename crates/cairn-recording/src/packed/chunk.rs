@@ -1,4 +1,5 @@
-//! Chunks of packed recordings: written one behind the other, found again by the index or by one scan.
+//! Chunks of packed recordings: written one behind the other, found again by the index or by one
+//! scan.
 
 use std::io::Write;
 
@@ -23,7 +24,7 @@ const SKIPPABLE_FRAME: u32 = 0x184d_2a50;
 
 /// Where a chunk is, and what its header says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ChunkPlace {
     pub(crate) kind: ChunkKind,
     pub(crate) offset: u64,
     pub(crate) stored_bytes: u32,
@@ -35,8 +36,8 @@ pub(crate) struct Place {
 pub(crate) struct ChunkWriter<W> {
     out: W,
     offset: u64,
-    places: Vec<Place>,
-    /// Of the index that tells of the chunks that are not in `places`.
+    places: Vec<ChunkPlace>,
+    /// Of the index of the chunks that are not in `places`.
     index_at: Option<u64>,
     compressor: Compressor<'static>,
     stream: Outflow,
@@ -60,12 +61,12 @@ impl<W: Write> ChunkWriter<W> {
         })
     }
 
-    /// Goes on behind what a file has, which is so long, and in which these chunks are, and those of the index there. What is small may be
-    /// compressed for longer.
+    /// Goes on behind what a file has, which is so long, and in which these chunks are, and those
+    /// of the index there. What is small may be compressed for longer.
     pub(crate) fn resume(
         out: W,
         offset: u64,
-        places: Vec<Place>,
+        places: Vec<ChunkPlace>,
         index_at: Option<u64>,
         is_small: bool,
     ) -> Result<Self, RecordingError> {
@@ -75,7 +76,7 @@ impl<W: Write> ChunkWriter<W> {
         Ok(Self { out, offset, places, index_at, compressor, stream, buffer: Vec::new(), frame: Vec::new() })
     }
 
-    /// So many bytes were written, the header included.
+    /// Bytes that were written, the header included.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
@@ -99,7 +100,8 @@ impl<W: Write> ChunkWriter<W> {
             stored.extend_from_slice(&self.frame);
             pad(&mut stored, unpacked.len());
         }
-        // Padding is for the smallest only, but what is not smaller than the original is stored as the original.
+        // Padding is for the smallest only, but what is not smaller than the original is stored as
+        // the original.
         if stored.len() == CHUNK_HEADER_BYTES || stored.len() - CHUNK_HEADER_BYTES >= unpacked.len() {
             stored.truncate(CHUNK_HEADER_BYTES);
             stored.extend_from_slice(unpacked);
@@ -107,7 +109,8 @@ impl<W: Write> ChunkWriter<W> {
         self.put(kind, events, first_nanos, unpacked.len(), stored)
     }
 
-    /// As [`write`](Self::write), as the next piece of the stream that all chunks of this kind are. There may be one such kind in a file.
+    /// As [`write`](Self::write), as the next piece of the stream that all chunks of this kind are.
+    /// There may be one such kind in a file.
     pub(crate) fn write_streamed(
         &mut self,
         kind: ChunkKind,
@@ -162,7 +165,7 @@ impl<W: Write> ChunkWriter<W> {
         }
         stored.resize(stored.len().next_multiple_of(8), 0);
         self.out.write_all(&stored).map_err(RecordingError::io(writing(kind, self.offset)))?;
-        self.places.push(Place { kind, offset: self.offset, stored_bytes, events, first_nanos });
+        self.places.push(ChunkPlace { kind, offset: self.offset, stored_bytes, events, first_nanos });
         self.offset += stored.len() as u64;
         self.buffer = stored;
         Ok(())
@@ -212,7 +215,7 @@ fn pad(stored: &mut Vec<u8>, unpacked: usize) {
 const MOST_BYTES_OF_AN_ENTRY: usize = 4 + 10 + 5 + 5 + 10;
 
 /// | offset of the part before, or 0 | entries: kind, distance from the end of the entry before, stored bytes, events, nanos |
-fn index_payload(places: &[Place], before: Option<u64>) -> Vec<u8> {
+fn index_payload(places: &[ChunkPlace], before: Option<u64>) -> Vec<u8> {
     let mut payload = Vec::new();
     payload.put_number(before.unwrap_or(0));
     let mut end = 0;
@@ -241,12 +244,12 @@ impl ChunkReader {
         Ok(Self { decompressor, stream: Inflow::new(), stored: Vec::new(), unpacked: Vec::new() })
     }
 
-    /// The unpacked bytes of a chunk; the inner error says what is wrong with it. The pieces of a stream have to be read by one reader, in their
-    /// order, each once.
+    /// The unpacked bytes of a chunk; the inner error says what is wrong with it. The pieces of a
+    /// stream have to be read by one reader, in their order, each once.
     pub(crate) fn read(
         &mut self,
         source: &Source,
-        place: &Place,
+        place: &ChunkPlace,
     ) -> Result<Result<&[u8], &'static str>, RecordingError> {
         let whole = CHUNK_HEADER_BYTES + place.stored_bytes as usize;
         source.read_at(place.offset, whole.min(CHUNK_HEADER_BYTES + MAX_CHUNK_BYTES), &mut self.stored)?;
@@ -293,13 +296,13 @@ pub(crate) fn find_chunks(
     source: &Source,
     reader: &mut ChunkReader,
     findings: &mut Vec<Finding>,
-) -> Result<Vec<Place>, RecordingError> {
+) -> Result<Vec<ChunkPlace>, RecordingError> {
     if let Some(places) = indexed(source, reader)? {
         return Ok(places);
     }
     let is_closed = last_index(source)?.is_some();
     findings.push(if is_closed { Finding::DamagedIndex } else { Finding::NoIndex });
-    let mut scan = Scan::new();
+    let mut scan = ChunkScan::new();
     scan.go_on(source, findings, true)?;
     Ok(scan.places)
 }
@@ -314,7 +317,7 @@ pub(crate) fn last_index(source: &Source) -> Result<Option<u64>, RecordingError>
     Ok(offset.map(|&offset| u64::from_le_bytes(offset)))
 }
 
-fn indexed(source: &Source, reader: &mut ChunkReader) -> Result<Option<Vec<Place>>, RecordingError> {
+fn indexed(source: &Source, reader: &mut ChunkReader) -> Result<Option<Vec<ChunkPlace>>, RecordingError> {
     let Some(mut offset) = last_index(source)? else { return Ok(None) };
     let trailer_at = source.length()?.saturating_sub(TRAILER_BYTES as u64);
     let mut parts = Vec::new();
@@ -341,7 +344,7 @@ fn indexed(source: &Source, reader: &mut ChunkReader) -> Result<Option<Vec<Place
 }
 
 /// What is wrong with a chunk of which these are the first bytes, all of them when `is_whole`.
-pub(crate) fn problem_of(bytes: &[u8], place: &Place, is_whole: bool) -> Option<&'static str> {
+pub(crate) fn problem_of(bytes: &[u8], place: &ChunkPlace, is_whole: bool) -> Option<&'static str> {
     let Some(header) = ChunkHeader::read(bytes) else { return Some("its header is damaged") };
     let found = place_of(&header, place.offset);
     let is_it = (found.kind, found.stored_bytes, found.events, found.first_nanos)
@@ -358,12 +361,12 @@ pub(crate) fn problem_of(bytes: &[u8], place: &Place, is_whole: bool) -> Option<
     (crc32fast::hash(body) != header.check).then_some("its checksum does not match")
 }
 
-fn place_of(header: &ChunkHeader, offset: u64) -> Place {
+fn place_of(header: &ChunkHeader, offset: u64) -> ChunkPlace {
     let ChunkHeader { kind, stored_bytes, events, first_nanos, .. } = *header;
-    Place { kind, offset, stored_bytes, events, first_nanos }
+    ChunkPlace { kind, offset, stored_bytes, events, first_nanos }
 }
 
-fn parse_index(payload: &[u8], entries: u32, limit: u64) -> Option<(u64, Vec<Place>)> {
+fn parse_index(payload: &[u8], entries: u32, limit: u64) -> Option<(u64, Vec<ChunkPlace>)> {
     let mut take = Take::new(payload);
     let before = take.number()?;
     let mut places = Vec::new();
@@ -376,24 +379,24 @@ fn parse_index(payload: &[u8], entries: u32, limit: u64) -> Option<(u64, Vec<Pla
         if end > limit {
             return None;
         }
-        places.push(Place { kind, offset, stored_bytes, events, first_nanos });
+        places.push(ChunkPlace { kind, offset, stored_bytes, events, first_nanos });
     }
     Some((before, places))
 }
 
 /// Goes from header to header; can go on later when the file has grown.
-pub(crate) struct Scan {
+pub(crate) struct ChunkScan {
     next: u64,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<ChunkPlace>,
 }
 
-impl Scan {
+impl ChunkScan {
     pub(crate) fn new() -> Self {
         Self { next: FILE_HEADER_BYTES as u64, places: Vec::new() }
     }
 
-    /// Finds the chunks up to the end of the file. `is_last` when the file grows no more: what is incomplete at its end is
-    /// told then.
+    /// Finds the chunks up to the end of the file. `is_last` when the file grows no more: what is
+    /// incomplete at its end is noted then.
     pub(crate) fn go_on(
         &mut self,
         source: &Source,

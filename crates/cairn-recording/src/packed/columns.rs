@@ -1,7 +1,7 @@
 //! Numbers and columns inside of chunks.
 //!
-//! A number is LEB128: seven bits a byte, the lowest first, the highest bit set in all but the last. A signed one is
-//! zigzag-coded before. A column is its length as a number, then its bytes.
+//! A number is LEB128: seven bits a byte, the lowest first, the highest bit set in all but the
+//! last. A signed one is zigzag-coded before. A column is its length as a number, then its bytes.
 
 /// Appends numbers.
 pub trait Put {
@@ -105,8 +105,8 @@ impl<'a> Take<'a> {
     }
 }
 
-/// Numbers below 2^24, byte by byte in three columns: the low bytes are nearly random, the high ones nearly constant, and
-/// apart each compresses as well as it can.
+/// Numbers below 2^24, byte by byte in three columns: the low bytes are nearly random, the high
+/// ones nearly constant, and apart each compresses as well as it can.
 #[derive(Default)]
 pub(crate) struct PutPlanes {
     numbers: Vec<u32>,
@@ -136,7 +136,8 @@ impl PutPlanes {
         &self.numbers
     }
 
-    /// How many bits these columns take when each byte is as long as it is rare in its column; of some of the numbers, where there are many.
+    /// How many bits these columns take when each byte is as long as it is rare in its column; of
+    /// some of the numbers, where there are many.
     pub(crate) fn estimated_bits(&self) -> f64 {
         const LOOKED_AT: usize = 1 << 12;
         let step = self.numbers.len() / LOOKED_AT + 1;
@@ -178,7 +179,7 @@ impl<'a> TakePlanes<'a> {
         Some(number)
     }
 
-    /// The number that comes so many behind the next one.
+    /// The number `ahead` places behind the next one.
     #[inline]
     pub(crate) fn peek(&self, ahead: usize) -> Option<u32> {
         let [a, b, c] = self.planes;

@@ -1,20 +1,22 @@
 //! Chunks of allocations and frees.
 //!
-//! What makes them small: the order of events is kept, and nearly everything about an event follows from it.
+//! What makes them small: the order of events stays, and nearly everything about an event follows
+//! from it.
 //!
-//! - A *site* is a stack and a size. A program's next site is nearly always one of the few that followed the last one of
-//!   that thread before: its rank among them is one small number.
-//! - A block has a *slot*: the number that was given back last, or else the next one that was never given. So an
-//!   allocation says nothing of where it goes, and reader and writer know it alike.
-//! - A free names its block by how many allocations ago it was made where these are few. Else by its *jump*: how many allocations
-//!   lie between the one that made it and the one that made what its thread freed before. Programs free what belongs together one after the
-//!   other, and take a structure down the same way each time, wherever in memory it is. Or else, by its slot.
-//! - All of that is one byte an event, the *operation*, in one column, in which loops of the program are repetitions that
-//!   zstd finds.
+//! - A *site* is a stack and a size. A program's next site is nearly always one of the few that
+//!   followed the last one of that thread before: its rank among them is one small number.
+//! - A block has a *slot*: the number that was given back last, or else the next one that was never
+//!   given. So an allocation says nothing of where it goes, and reader and writer know it alike.
+//! - A free names its block by how many allocations ago it was made where these are few. Else by
+//!   its *jump*: how many allocations lie between the one that made it and the one that made what
+//!   its thread freed before. Programs free what belongs together one after the other, and take a
+//!   structure down the same way each time, wherever in memory it is. Or else, by its slot.
+//! - All of that is one byte an event, the *operation*, in one column, in which loops of the
+//!   program are repetitions that zstd finds.
 //!
 //! | operation | meaning | takes from columns |
 //! |---|---|---|
-//! | 0..=95 | free of the block that was made so many allocations before the last one | |
+//! | 0..=95 | free of the block that was made that many allocations before the last one | |
 //! | 96 | free of a slot | slot |
 //! | 97 | free of a slot of 2^24 or more, or of a block that was made long ago | wide |
 //! | 98 | allocation at a site that is known | site |
@@ -25,10 +27,14 @@
 //! | 104..=111 | allocation at the site of that rank, less 104 | |
 //! | 128..=255 | free by its jump, which is that number less 192 | |
 //!
-//! After an allocation at a numbered site, that site goes to the front of the list of (at most eight) successors of the
-//! thread's last numbered site, and becomes that.
+//! After an allocation at a numbered site, that site goes to the front of the list of (at most
+//! eight) successors of the thread's last numbered site, and becomes that.
 //!
-//! Chunks of the older kind, [`ChunkKind::HEAP`], know no jumps, and have plain numbers in their column of times.
+//! Writer and reader are in one file, although it is long: each line of one mirrors a line of the
+//! other, and both change together.
+//!
+//! Chunks of the older kind, [`ChunkKind::HEAP`], know no jumps, and have plain numbers in their
+//! column of times.
 
 use std::collections::HashMap;
 
@@ -41,8 +47,8 @@ use crate::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted}
 use crate::prefetch::{Table, prefetch};
 use crate::spool::deliver::Slots;
 
-/// The writer names blocks by how many allocations ago they were made when these are fewer; the reader knows as many again twice, which older
-/// writers used.
+/// The writer names blocks by how many allocations ago they were made when these are fewer; the
+/// reader knows as many again twice, which older writers used.
 const NEAR: u32 = 32;
 const FREE_SLOT: u8 = 96;
 const FREE_WIDE_SLOT: u8 = 97;
@@ -58,21 +64,22 @@ const RANKS: usize = 8;
 const FIRST_JUMP: u8 = 128;
 const NO_JUMP: u8 = 192;
 
-/// More sites get no number, so that programs whose every size is another one need no memory for them.
+/// More sites get no number, so that programs whose every size is another one need no memory for
+/// them.
 const MOST_SITES: usize = 1 << 20;
 /// 64 KiB of each: so much is asked for at once.
 const SERIALS_AT_ONCE: usize = 1 << 14;
 const SITES_AT_ONCE: usize = 1 << 10;
 /// A quarter of a mebibyte of sites: fewer stay in the nearer caches.
 const LARGE_SITES: usize = 1 << 12;
-/// So many of the latest allocations are remembered by the reader: 4 MiB, of a program that allocates at least as often, which a cache
-/// may hold. Few in tests, so that they get behind them.
+/// Latest allocations that the reader remembers: 4 MiB, of a program that
+/// allocates at least as often, which a cache may hold. Few in tests, so that they get behind them.
 const RECENT: usize = if cfg!(test) { 1 << 9 } else { 1 << 20 };
-/// The reader asks so many blocks ahead for their memory.
+/// Blocks whose memory the reader prefetches.
 const AHEAD_OBJECTS: usize = 8;
 const NONE: u32 = u32::MAX;
 
-/// So many events are in a chunk, unless its columns get long.
+/// Events of a chunk, unless its columns get long.
 const CHUNK_EVENTS: u64 = 1 << 18;
 /// And so long are these at most: the limit of a chunk, less what one more event can add.
 const LONG_COLUMNS: usize = (1 << 22) - (1 << 12);
@@ -119,7 +126,8 @@ struct Site {
     size_bytes: u64,
 }
 
-/// A site with its successors, in a cache line of its own: who meets a site asks for its successors next.
+/// A site with its successors, in a cache line of its own: who meets a site asks for its successors
+/// next.
 ///
 /// | stack | size: low, high | five that are not used | successors |
 type NumberedSite = [u32; 8 + RANKS];
@@ -179,16 +187,18 @@ impl Sites {
     }
 }
 
-/// Each thread's last numbered site, as an index into the successors: one more than its number, or 0.
+/// Each thread's last numbered site, as an index into the successors: one more than its number, or
+/// 0.
 #[derive(Default)]
 struct LastSites {
     last: Vec<u32>,
-    /// The number of the allocation that made what each thread freed last; 0 before its first free. Of the current thread it is in
-    /// `current_freed`.
+    /// The number of the allocation that made what each thread freed last; 0 before its first free.
+    /// Of the current thread it is in `current_freed`.
     freed: Vec<u32>,
     current_freed: u32,
     threads: HashMap<u32, usize>,
-    /// The places of the threads with small numbers, which are nearly all; [`usize::MAX`] for those not seen yet.
+    /// The places of the threads with small numbers, which are nearly all; [`usize::MAX`] for those
+    /// not seen yet.
     small: Vec<usize>,
     current: usize,
 }
@@ -227,7 +237,8 @@ impl LastSites {
         self.last.get(self.current).map_or(0, |&last| last as usize)
     }
 
-    /// Notes which block the thread frees, by the number of its allocation; answers with the jump from the one before.
+    /// Notes which block the thread frees, by the number of its allocation; answers with the jump
+    /// from the one before.
     #[inline]
     fn jump_to(&mut self, serial: u32) -> i32 {
         serial.wrapping_sub(std::mem::replace(&mut self.current_freed, serial)) as i32
@@ -242,7 +253,8 @@ impl LastSites {
     #[inline]
     fn set(&mut self, site: u32) {
         if let Some(last) = self.last.get_mut(self.current) {
-            // The number comes from a file, and a site that is not there has no successors: 0 says so.
+            // The number comes from a file, and a site that is not there has no successors: 0 says
+            // so.
             *last = site.wrapping_add(1);
         }
     }
@@ -278,7 +290,8 @@ struct Columns {
     times: TimeWriter,
     operations: Vec<u8>,
     known: PutPlanes,
-    /// Of the frees that can be named by either, until it is known which of the two takes fewer bytes.
+    /// Of the frees that can be named by either, until it is known which of the two takes fewer
+    /// bytes.
     slots: PutPlanes,
     jumps: PutPlanes,
     repeats: Repeats,
@@ -315,7 +328,7 @@ impl HeapEncoder {
 
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
-        // So many events add less than the limit leaves free.
+        // These events add less than the limit leaves free.
         self.position.is_multiple_of(64) && self.has_long_columns()
     }
 
@@ -435,7 +448,7 @@ impl HeapEncoder {
         self.last.set(number);
     }
 
-    /// Asks for the memory that an allocation will need which comes soon.
+    /// Loads the hash slot of an allocation's site.
     #[inline(always)]
     pub(crate) fn prefetch_site(&self, stack: StackId, size_bytes: u64) {
         if self.sites.len() >= LARGE_SITES {
@@ -443,7 +456,7 @@ impl HeapEncoder {
         }
     }
 
-    /// As above, what it needs next, or a free of the block of this slot.
+    /// Loads the site of an allocation, or what a free of the block in this slot needs.
     #[inline(always)]
     pub(crate) fn prefetch_object(&self, slot: usize, stack: StackId, size_bytes: u64) {
         if self.sites.len() >= LARGE_SITES {
@@ -554,8 +567,9 @@ impl Columns {
         self.step_quanta = 0;
     }
 
-    /// Leaves of slots and jumps those that take fewer bytes: a program that frees at random from a table of blocks has one slot for
-    /// each, and no order in time. What it does again and again shows in jumps alone.
+    /// Leaves of slots and jumps those that take fewer bytes: a program that frees at random from a
+    /// table of blocks has one slot for each, and no order in time. What it does again and again
+    /// shows in jumps alone.
     fn choose_names(&mut self) {
         let new = 1.0 - self.repeats.part(self.jumps.numbers());
         if self.slots.estimated_bits() < self.jumps.estimated_bits() * new {
@@ -575,8 +589,8 @@ impl Columns {
     }
 }
 
-/// Tells what part of some numbers is as it was before: of every eighth pair or so of neighbours, those that hash alike, some thousand of the
-/// latest are kept.
+/// Tells what part of some numbers is as it was before: of every eighth pair or so of neighbours,
+/// those that hash alike, some thousand of the latest are stored.
 struct Repeats {
     pairs: Vec<u64>,
 }
@@ -624,8 +638,8 @@ fn unfolded(number: u32) -> i32 {
     (number >> 1) as i32 ^ -((number & 1) as i32)
 }
 
-/// From a site to its number: open addressing, at most a quarter full, so that the first place is nearly always the right
-/// one. Only the writer needs it.
+/// From a site to its number: open addressing, at most a quarter full, so that the first place is
+/// nearly always the right one. Only the writer needs it.
 struct SiteNumbers {
     slots: Vec<u32>,
     /// From a hash to a place: how many of its bits are too many.
@@ -641,7 +655,7 @@ impl SiteNumbers {
     #[inline(always)]
     fn home(&self, site: Site) -> usize {
         const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-        // The upper bits of a product hang on all of the lower ones.
+        // The upper bits of a product depend on all of the lower ones.
         let mixed = (u64::from(site.stack) ^ site.size_bytes.rotate_left(32)).wrapping_mul(MIX);
         (mixed >> self.shift) as usize
     }
@@ -686,7 +700,7 @@ pub(crate) struct HeapDecoder {
     sites: Sites,
     last: LastSites,
     /// By slot; those that are free have what was there last.
-    objects: Vec<Object>,
+    objects: Vec<PackedObject>,
     /// By slot, the sites of those that have no number.
     unnumbered: HashMap<u32, Site>,
     alive: Set,
@@ -698,16 +712,17 @@ pub(crate) struct HeapDecoder {
     position: u64,
 }
 
-/// As small as can be: there is one for each block that lives, and memory that is touched first costs more than all that is done with it.
+/// As small as can be: there is one for each block that lives, and memory that is touched first
+/// costs more than all that is done with it.
 #[derive(Clone, Copy)]
-struct Object {
+struct PackedObject {
     /// Number of its site; [`NONE`] where that is in `unnumbered`.
     site: u32,
     /// How many allocations were made before it, modulo 2^32.
     serial: u32,
 }
 
-const _: () = assert!(size_of::<Object>() == 8);
+const _: () = assert!(size_of::<PackedObject>() == 8);
 const _: () = assert!(MOST_SITES < NONE as usize);
 
 /// A set of small numbers.
@@ -761,7 +776,7 @@ impl<'a> TimeColumn<'a> {
 
 struct WideColumn<'a> {
     column: Take<'a>,
-    /// The number before; `None` when numbers are told as they are.
+    /// The number before; `None` when numbers are stored as they are.
     last: Option<u32>,
 }
 
@@ -839,7 +854,7 @@ impl<'a> HeapCursor<'a> {
 
 /// Behind it, nanoseconds would not fit their number: no recording lasts that long.
 const LAST_QUANTUM: u64 = u64::MAX / HEAP_TIME_QUANTUM_NANOS;
-/// What is told of a chunk that contradicts itself.
+/// The problem of a chunk that contradicts itself.
 const BAD: &str = "its columns contradict each other";
 
 impl HeapDecoder {
@@ -882,8 +897,9 @@ impl HeapDecoder {
         Ok(cursor)
     }
 
-    /// Hands on the events in front of number `until`, as far as they are in this chunk and before the time that is wanted.
-    /// None is told to be before `not_before_nanos`, the exact time of a mark that came before it.
+    /// Hands on the events in front of number `until`, as far as they are in this chunk and before
+    /// the time that is wanted. None gets a time before `not_before_nanos`, the exact time of a
+    /// mark that came before it.
     pub(crate) fn run(
         &mut self,
         cursor: &mut HeapCursor<'_>,
@@ -942,8 +958,8 @@ impl HeapDecoder {
                 operation = cursor.operations.byte()?;
             }
             if operation <= FREE_WIDE_SLOT || operation >= FIRST_JUMP || operation == FREE_FAR {
-                // Which allocation it was is known without looking at the object where that can be: what is freed next hangs on it, and
-                // should not wait for memory.
+                // Which allocation it was is known without looking at the object where that can be:
+                // what is freed next depends on it, and should not wait for memory.
                 let (slot, serial) = if operation == FREE_SLOT || operation == FREE_WIDE_SLOT {
                     let slot =
                         if operation == FREE_SLOT { cursor.slots.take()? } else { cursor.wide.take()? };
@@ -997,7 +1013,7 @@ impl HeapDecoder {
                 _ => return None,
             };
             let serial = self.serial;
-            let object = Object { site: number, serial };
+            let object = PackedObject { site: number, serial };
             let slot = match self.free_slots.pop() {
                 Some(slot) => {
                     // The blocks to come take what is below, if none is given back.
@@ -1036,7 +1052,8 @@ impl HeapDecoder {
 }
 
 impl HeapDecoder {
-    /// The site of the block in a slot. Who sees events and asks for neither stack nor size of what is freed does not wait for the memory.
+    /// The site of the block in a slot. Who sees events and asks for neither stack nor size of what
+    /// is freed does not wait for the memory.
     #[inline(always)]
     fn site_of(&self, slot: u32) -> Site {
         let number = self.objects.get(slot as usize).map_or(NONE, |object| object.site);

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 use cairn_format::recording::{ChunkKind, EndReason, FileHeader};
 
-use super::chunk::{ChunkReader, Place, Scan};
+use super::chunk::{ChunkPlace, ChunkReader, ChunkScan};
 use super::heap_events::HeapDecoder;
-use super::reader::{self, Reading};
+use super::reader::{self, PackedReading};
 use super::rows::Starts;
 use crate::error::{Finding, RecordingError};
 use crate::model::{Events, Fact, Wanted};
@@ -21,15 +21,15 @@ use crate::write::pack::Totals;
 
 /// See the module documentation.
 pub(crate) struct LivePacked {
-    scan: Scan,
+    scan: ChunkScan,
     reader: ChunkReader,
     starts: Starts,
     /// How many of the scan's places were taken in.
     taken: usize,
     /// Chunks of events that wait for the word that nothing in front of it is missing.
-    waiting: Vec<Place>,
+    waiting: Vec<ChunkPlace>,
     /// Those for which it came, up to each such word, and until when that is everything.
-    ready: VecDeque<(Vec<Place>, u64)>,
+    ready: VecDeque<(Vec<ChunkPlace>, u64)>,
     /// The time of the last such word behind which everything was handed on; 0 where it names none.
     read_until: u64,
     /// The latest time that a chunk names.
@@ -43,7 +43,7 @@ pub(crate) struct LivePacked {
 }
 
 /// What a look at a packed recording brings beside events.
-pub(crate) struct Look<'a> {
+pub(crate) struct PackedLook<'a> {
     pub(crate) header: &'a FileHeader,
     pub(crate) facts: &'a mut Vec<Fact>,
     pub(crate) tables: &'a mut TableBuilder,
@@ -56,7 +56,7 @@ pub(crate) struct Look<'a> {
 impl LivePacked {
     pub(crate) fn new() -> Result<Self, RecordingError> {
         Ok(Self {
-            scan: Scan::new(),
+            scan: ChunkScan::new(),
             reader: ChunkReader::new()?,
             starts: Starts::new(),
             taken: 0,
@@ -73,7 +73,7 @@ impl LivePacked {
         })
     }
 
-    /// Hands on about so many events at once.
+    /// Limits the events that are handed on at once.
     pub(crate) fn set_event_limit(&mut self, events: u64) {
         self.event_limit = events;
     }
@@ -82,7 +82,7 @@ impl LivePacked {
     pub(crate) fn look(
         &mut self,
         source: &Source,
-        look: &mut Look<'_>,
+        look: &mut PackedLook<'_>,
         is_last: bool,
     ) -> Result<(), RecordingError> {
         self.scan.go_on(source, &mut self.findings, is_last)?;
@@ -133,7 +133,7 @@ impl LivePacked {
         events: &mut E,
     ) -> Result<(), RecordingError> {
         let wanted = Wanted { heap: wanted.heap && !self.is_heap_lost, ..*wanted };
-        let mut reading = Reading {
+        let mut reading = PackedReading {
             decoder: &mut self.decoder,
             reader: &mut self.reader,
             nanos: self.nanos,
@@ -166,7 +166,7 @@ impl LivePacked {
         self.known_until
     }
 
-    /// How many looks in a row found nothing new.
+    /// How many reads in a row found nothing new.
     pub(crate) fn idle_looks(&self) -> u32 {
         self.idle_looks
     }

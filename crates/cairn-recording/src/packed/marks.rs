@@ -1,16 +1,18 @@
-//! Chunks of marks: each is readable without the ones before it, so that a window of time costs what is in it.
+//! Chunks of marks: each is readable without the ones before it, so that a window of time costs
+//! what is in it.
 //!
-//! A mark's stack, text and the like are together one entry of a dictionary of the chunk: few marks are the first of their
-//! kind. Columns: times (nanoseconds since the mark before), positions (how many allocations and frees came since the mark
-//! before), ordinals (how many rarer events did), runs of threads (thread, marks), entries (0 for a new one, else one more than its number), the dictionary, and
-//! values.
+//! A mark's stack, text and the like are together one entry of a dictionary of the chunk: few marks
+//! are the first of their kind. Columns: times (nanoseconds since the mark before), positions (how
+//! many allocations and frees came since the mark before), ordinals (how many rarer events did),
+//! runs of threads (thread, marks), entries (0 for a new one, else one more than its number), the
+//! dictionary, and values.
 
 use std::collections::HashMap;
 
 use cairn_format::recording::MarkValue;
 
 use super::columns::{Put, Take};
-use super::rows::Place;
+use super::rows::EventPlace;
 use crate::model::{At, Mark, StackId, ThreadId};
 use crate::packed::heap_events::Filled;
 
@@ -27,8 +29,8 @@ pub(crate) struct MarkEncoder {
     marks: u32,
     first_nanos: u64,
     nanos: u64,
-    place: Place,
-    first_place: Place,
+    place: EventPlace,
+    first_place: EventPlace,
     run_thread: u32,
     run_marks: u64,
     times: Vec<u8>,
@@ -53,7 +55,7 @@ impl MarkEncoder {
         self.marks == 0
     }
 
-    pub(crate) fn mark(&mut self, mark: &Mark<'_>, place: Place) {
+    pub(crate) fn mark(&mut self, mark: &Mark<'_>, place: EventPlace) {
         let nanos = mark.at.nanos;
         if self.marks == 0 {
             (self.first_nanos, self.nanos) = (nanos, nanos);
@@ -65,7 +67,7 @@ impl MarkEncoder {
         self.nanos = self.nanos.max(nanos);
         self.positions.put_number(place.position - self.place.position);
         self.ordinals.put_number(place.ordinal - self.place.ordinal);
-        self.place = Place { position: place.position, ordinal: place.ordinal + 1 };
+        self.place = EventPlace { position: place.position, ordinal: place.ordinal + 1 };
         if self.run_thread != mark.at.thread.0 {
             self.end_run();
             self.run_thread = mark.at.thread.0;
@@ -128,7 +130,7 @@ impl MarkEncoder {
     }
 }
 
-/// So many marks a chunk may have, that a small file cannot claim many.
+/// Maximum marks of a chunk, so that a small file cannot claim many.
 const MOST_MARKS: u32 = 1 << 18;
 
 /// The marks of one chunk.
@@ -140,7 +142,7 @@ pub(crate) struct ReadMarks {
 
 #[derive(Clone, Copy)]
 struct ReadMark {
-    place: Place,
+    place: EventPlace,
     at: At,
     value: MarkValue,
     entry: Entry,
@@ -156,7 +158,7 @@ struct Entry {
 }
 
 impl ReadMarks {
-    /// Replaces the marks by those of a chunk; the ones in front of what cannot be read are kept.
+    /// Replaces the marks by those of a chunk; the ones in front of what cannot be read stay.
     pub(crate) fn read(&mut self, payload: &[u8], marks: u32) -> Result<(), &'static str> {
         self.marks.clear();
         self.texts.clear();
@@ -169,7 +171,7 @@ impl ReadMarks {
     fn read_columns(&mut self, payload: &[u8], marks: u32) -> Option<()> {
         let mut take = Take::new(payload);
         let mut nanos = take.number()?;
-        let mut place = Place { position: take.number()?, ordinal: take.number()? };
+        let mut place = EventPlace { position: take.number()?, ordinal: take.number()? };
         let [mut times, mut positions, mut ordinals, mut runs, mut entries, mut dictionary, mut values] = [
             take.column()?,
             take.column()?,
@@ -226,7 +228,7 @@ impl ReadMarks {
     }
 
     /// Where a mark is in the order of events.
-    pub(crate) fn place(&self, index: usize) -> Option<Place> {
+    pub(crate) fn place(&self, index: usize) -> Option<EventPlace> {
         self.marks.get(index).map(|mark| mark.place)
     }
 

@@ -1,13 +1,15 @@
-//! How far a spool was drained: what joins a packed recording that was not closed with what the spool still has.
+//! How far a spool was drained: what joins a packed recording that was not closed with what the
+//! spool still has.
 //!
 //! ```text
-//!   packed:  | ... events | PROG | ... events | PROG | events that nobody may rely on, torn tail
+//!   packed:  | ... events | PROG | ... events | PROG | events that are in the spool, too, torn tail
 //!                                                 \\__ for each lane: block and byte of its first record that is not in front
 //!   spool:   | drained, maybe given back ... |  what follows from there ...
 //! ```
 //!
-//! Blocks are given back to the program only when such a chunk is in the file. So whenever the draining process is killed, what is
-//! not in front of the last one is in the spool still, and what is behind it in the packed file is there twice, and left out.
+//! Blocks are given back to the program only when such a chunk is in the file. So whenever the
+//! draining process is killed, what is not in front of the last one is in the spool still, and what
+//! is behind it in the packed file is there twice, and left out.
 
 use cairn_format::recording::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES};
 

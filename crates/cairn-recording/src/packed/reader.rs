@@ -2,7 +2,7 @@
 
 use cairn_format::recording::{ChunkKind, EndReason, FileHeader};
 
-use super::chunk::{self, ChunkReader, Place};
+use super::chunk::{self, ChunkPlace, ChunkReader};
 use super::marks::ReadMarks;
 use super::progress::{Progress, take_progress};
 use super::rows::{self, ChangeCursor, Rare};
@@ -17,7 +17,7 @@ use crate::write::pack::Totals;
 
 /// Where the chunks are.
 pub(crate) struct Packed {
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<ChunkPlace>,
     pub(crate) totals: Option<Totals>,
     /// Where the spool goes on when this recording was not closed.
     pub(crate) progress: Option<LastProgress>,
@@ -36,14 +36,15 @@ pub(crate) struct End {
 /// The last word on how far the spool was read.
 pub(crate) struct LastProgress {
     lanes: Vec<Progress>,
-    /// Everything in front of it is in front of these places of the spool, everything behind it behind them.
+    /// Everything in front of it is in front of these places of the spool, everything behind it
+    /// behind them.
     offset: u64,
     /// Until when everything is in front of it; older writers do not say.
     pub(crate) nanos: Option<u64>,
 }
 
 /// What opening gives.
-pub(crate) struct Opened {
+pub(crate) struct OpenedPacked {
     pub(crate) packed: Packed,
     pub(crate) facts: Vec<Fact>,
     pub(crate) tables: TableBuilder,
@@ -51,7 +52,8 @@ pub(crate) struct Opened {
     pub(crate) early: Option<RawEarlyEnd>,
 }
 
-/// Chunks of tables, in the order in which they are read: an address needs the module that it lies in.
+/// Chunks of tables, in the order in which they are read: an address needs the module that it lies
+/// in.
 const TABLES: [ChunkKind; 7] = [
     ChunkKind::FACTS,
     ChunkKind::MODULES,
@@ -82,7 +84,7 @@ pub(crate) fn open(
     header: &FileHeader,
     extent: Extent,
     findings: &mut Vec<Finding>,
-) -> Result<Opened, RecordingError> {
+) -> Result<OpenedPacked, RecordingError> {
     let mut reader = ChunkReader::new()?;
     let mut of_places = Vec::new();
     let places = chunk::find_chunks(source, &mut reader, &mut of_places)?;
@@ -124,10 +126,11 @@ pub(crate) fn open(
     }
     all_findings.append(&mut of_places);
     all_findings.append(findings);
-    Ok(Opened { packed, facts, tables, end, early })
+    Ok(OpenedPacked { packed, facts, tables, end, early })
 }
 
-/// Whether a finding is of chunks in front of that place: behind it, and of the missing index, nothing is read.
+/// Whether a finding is of chunks in front of that place: behind it, and of the missing index,
+/// nothing is read.
 fn is_in_front_of(finding: &Finding, end: u64) -> bool {
     match finding {
         Finding::NoIndex => false,
@@ -172,7 +175,7 @@ pub(crate) fn early_end_of(totals: &Totals, header: &FileHeader) -> Option<RawEa
 fn last_progress(
     source: &Source,
     reader: &mut ChunkReader,
-    places: &[Place],
+    places: &[ChunkPlace],
 ) -> Result<Option<LastProgress>, RecordingError> {
     for place in places.iter().rev().filter(|place| place.kind == ChunkKind::PROGRESS) {
         if let Ok(lanes) = reader.read(source, place)?.and_then(take_progress) {
@@ -201,7 +204,7 @@ impl Packed {
         self.progress.as_ref().map_or(&[], |progress| &progress.lanes)
     }
 
-    /// Hands the events on; what is damaged is left out and told in `findings`.
+    /// Hands the events on; what is damaged is left out and noted in `findings`.
     pub(crate) fn read<E: Events>(
         &self,
         source: &Source,
@@ -212,7 +215,7 @@ impl Packed {
         let mut decoder = HeapDecoder::new();
         let mut reader = ChunkReader::new()?;
         let mut reading =
-            Reading { decoder: &mut decoder, reader: &mut reader, nanos: 0, is_heap_lost: false };
+            PackedReading { decoder: &mut decoder, reader: &mut reader, nanos: 0, is_heap_lost: false };
         reading.read(source, &self.places, wanted, events, findings)?;
         let nanos = reading.nanos;
         Ok(End { nanos, slots: decoder.into_slots() })
@@ -220,7 +223,7 @@ impl Packed {
 }
 
 /// What goes from one stretch of chunks to the next.
-pub(crate) struct Reading<'a> {
+pub(crate) struct PackedReading<'a> {
     pub(crate) decoder: &'a mut HeapDecoder,
     /// The one that read all chunks of allocations before.
     pub(crate) reader: &'a mut ChunkReader,
@@ -230,12 +233,12 @@ pub(crate) struct Reading<'a> {
     pub(crate) is_heap_lost: bool,
 }
 
-impl Reading<'_> {
+impl PackedReading<'_> {
     /// Hands on the events of these chunks, of which none in front of the last is missing.
     pub(crate) fn read<E: Events>(
         &mut self,
         source: &Source,
-        places: &[Place],
+        places: &[ChunkPlace],
         wanted: &Wanted,
         events: &mut E,
         findings: &mut Vec<Finding>,
@@ -265,8 +268,8 @@ impl Reading<'_> {
                 if clock >= wanted.until_nanos {
                     break;
                 }
-                // An event that is not behind any of this chunk's is delivered with what precedes it: before the next one's time begins,
-                // as when that is not there yet.
+                // An event that is not behind any of this chunk's is delivered with what precedes
+                // it: before the next one's time begins, as when that is not there yet.
                 others.deliver_at(self.decoder.position(), &mut clock, events, findings)?;
             }
             if let Err(problem) = result {
@@ -284,7 +287,7 @@ impl Reading<'_> {
     }
 }
 
-pub(crate) fn damaged(place: &Place, problem: &'static str) -> Finding {
+pub(crate) fn damaged(place: &ChunkPlace, problem: &'static str) -> Finding {
     Finding::DamagedChunk { offset: place.offset, kind: place.kind, problem }
 }
 
@@ -293,20 +296,20 @@ struct Others<'a> {
     source: &'a Source,
     reader: ChunkReader,
     wanted: &'a Wanted,
-    mark_places: Vec<&'a Place>,
+    mark_places: Vec<&'a ChunkPlace>,
     next_mark_place: usize,
     marks: ReadMarks,
     next_mark: usize,
-    change_places: Vec<&'a Place>,
+    change_places: Vec<&'a ChunkPlace>,
     next_change_place: usize,
-    changes: Vec<(rows::Place, Rare)>,
+    changes: Vec<(rows::EventPlace, Rare)>,
     next_change: usize,
 }
 
 impl<'a> Others<'a> {
-    fn new(source: &'a Source, places: &'a [Place], wanted: &'a Wanted) -> Result<Self, RecordingError> {
+    fn new(source: &'a Source, places: &'a [ChunkPlace], wanted: &'a Wanted) -> Result<Self, RecordingError> {
         let of_kind = |kind| {
-            let places: Vec<&Place> =
+            let places: Vec<&ChunkPlace> =
                 places.iter().filter(|place| wanted.others && place.kind == kind).collect();
             // The last chunk that begins before the window may reach into it.
             let before = places.partition_point(|place| place.first_nanos < wanted.since_nanos);
@@ -353,7 +356,7 @@ impl<'a> Others<'a> {
         Ok(())
     }
 
-    fn next_place(&self) -> Option<rows::Place> {
+    fn next_place(&self) -> Option<rows::EventPlace> {
         let change = self.changes.get(self.next_change).map(|(place, _)| *place);
         match (self.marks.place(self.next_mark), change) {
             (Some(mark), Some(change)) => Some(mark.min(change)),
@@ -399,7 +402,7 @@ impl<'a> Others<'a> {
     }
 }
 
-fn read_changes(payload: &[u8], changes: &mut Vec<(rows::Place, Rare)>) -> Result<(), &'static str> {
+fn read_changes(payload: &[u8], changes: &mut Vec<(rows::EventPlace, Rare)>) -> Result<(), &'static str> {
     let mut cursor = ChangeCursor::new(payload);
     while let Some(change) = cursor.next()? {
         changes.push(change);

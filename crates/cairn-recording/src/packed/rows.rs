@@ -11,7 +11,8 @@ use crate::tables::{HEAD, TableBuilder};
 
 const BAD: &str = "its rows cannot be read";
 
-/// A module: number, loaded, one more than unloaded or 0, start, size, bias less start, build id, path.
+/// A module: number, loaded, one more than unloaded or 0, start, size, bias less start, build id,
+/// path.
 pub(crate) fn put_module(row: &mut Vec<u8>, module: &Module) {
     row.put_number(module.id.0.into());
     row.put_number(module.loaded_nanos);
@@ -102,8 +103,8 @@ fn take_thread(take: &mut Take<'_>, start_counter: u64, tables: &mut TableBuilde
     Some(())
 }
 
-/// Addresses: number less the one before, twice the kind and 1 when it is relative, module, address or distance from the
-/// module's start.
+/// Addresses: number less the one before, twice the kind and 1 when it is relative, module, address
+/// or distance from the module's start.
 #[derive(Default)]
 pub(crate) struct PcRows {
     pub(crate) bytes: Vec<u8>,
@@ -170,8 +171,9 @@ fn take_pc(take: &mut Take<'_>, last: &mut u32, tables: &mut TableBuilder, start
 
 /// Runs of words of the stack tree: first index less the one behind the run before, count, words.
 ///
-/// A word that names a parent is twice the distance to it, plus 1. A frame is 0 when it is the one that last followed a frame
-/// whose number has the same low 12 bits as that of the word before (0 behind a parent); otherwise twice its number.
+/// A word that names a parent is twice the distance to it, plus 1. A frame is 0 when it is the one
+/// that last followed a frame whose number has the same low 12 bits as that of the word before (0
+/// behind a parent); otherwise twice its number.
 pub(crate) struct WordRows {
     pub(crate) bytes: Vec<u8>,
     pub(crate) words: u32,
@@ -293,7 +295,7 @@ pub(crate) fn take_clocks(
 
 /// Where a mark or a rare event is in the order of all events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub(crate) struct Place {
+pub(crate) struct EventPlace {
     /// How many marks and rare events come before.
     pub(crate) ordinal: u64,
     /// How many allocations and frees come before.
@@ -310,15 +312,15 @@ const THREAD_ENDED: u8 = 6;
 const LOST: u8 = 7;
 const ENDED: u8 = 8;
 
-/// Rare events: each a column of its tag; how many allocations and frees, marks and nanoseconds came since the row before;
-/// thread, and what belongs to the tag.
+/// Rare events: each a column of its tag; how many allocations and frees, marks and nanoseconds
+/// came since the row before; thread, and what belongs to the tag.
 #[derive(Default)]
 pub(crate) struct ChangeRows {
     pub(crate) bytes: Vec<u8>,
     pub(crate) rows: u32,
     pub(crate) first_nanos: u64,
     nanos: u64,
-    place: Place,
+    place: EventPlace,
     row: Vec<u8>,
 }
 
@@ -359,7 +361,7 @@ impl Rare {
 }
 
 impl ChangeRows {
-    pub(crate) fn put(&mut self, rare: &Rare, place: Place) {
+    pub(crate) fn put(&mut self, rare: &Rare, place: EventPlace) {
         if self.rows == 0 {
             self.first_nanos = rare.nanos();
         }
@@ -413,7 +415,7 @@ impl ChangeRows {
             Rare::Change(_, Change::Ended(reason)) => row.put_number(reason.number().into()),
             Rare::Change(..) => {}
         }
-        self.place = Place { position: place.position, ordinal: place.ordinal + 1 };
+        self.place = EventPlace { position: place.position, ordinal: place.ordinal + 1 };
         self.nanos = at.nanos;
         self.bytes.put_bytes(row);
         self.rows += 1;
@@ -423,7 +425,7 @@ impl ChangeRows {
         self.bytes.clear();
         self.rows = 0;
         self.nanos = 0;
-        self.place = Place::default();
+        self.place = EventPlace::default();
     }
 }
 
@@ -431,16 +433,16 @@ impl ChangeRows {
 pub(crate) struct ChangeCursor<'a> {
     take: Take<'a>,
     nanos: u64,
-    place: Place,
+    place: EventPlace,
 }
 
 impl<'a> ChangeCursor<'a> {
     pub(crate) fn new(payload: &'a [u8]) -> Self {
-        Self { take: Take::new(payload), nanos: 0, place: Place::default() }
+        Self { take: Take::new(payload), nanos: 0, place: EventPlace::default() }
     }
 
     /// The next event and its place; `Ok(None)` at the end.
-    pub(crate) fn next(&mut self) -> Result<Option<(Place, Rare)>, &'static str> {
+    pub(crate) fn next(&mut self) -> Result<Option<(EventPlace, Rare)>, &'static str> {
         while !self.take.is_empty() {
             let mut row = Take::new(self.take.column().ok_or(BAD)?);
             let rare = self.read(&mut row).ok_or(BAD)?;

@@ -1,12 +1,14 @@
 //! The column of times: when something happened, and how many events there were then.
 //!
-//! How many events fall into ten microseconds is nearly all that is left to say of a program which does the same again and again, and
-//! looks like noise: no byte of it repeats, and which numbers are likely hangs on the one before. So each takes as many bits as it is
-//! unexpected. A binary range coder, with chances that the writer and the reader learn alike, takes a quarter to a third fewer bytes
-//! than zstd; for one number each ten microseconds, its ten bits or so cost nothing that matters. For the operations, of which there are
-//! hundreds as many, they would.
+//! How many events fall into ten microseconds is nearly all that is left to say of a program which
+//! does the same again and again, and looks like noise: no byte of it repeats, and which numbers
+//! are likely depends on the one before. So each takes as many bits as it is unexpected. A binary
+//! range coder, with chances that the writer and the reader learn alike, takes a quarter to a third
+//! fewer bytes than zstd; for one number each ten microseconds, its ten bits or so cost nothing
+//! that matters. For the operations, of which there are hundreds as many, they would.
 
-/// How likely a bit is 1: the mean of what the last few said and what the last hundred did, each in 65,536ths.
+/// How likely a bit is 1: the mean of what the last few said and what the last hundred did, each in
+/// 65,536ths.
 #[derive(Clone, Copy)]
 struct Chance {
     quick: u16,
@@ -38,9 +40,10 @@ impl Chance {
 /// The range never becomes smaller, so that each chance has a part of it.
 const LEAST_RANGE: u32 = 1 << 24;
 
-/// A side that takes part in the coding of bits: the writer is told them, the reader finds them out.
+/// A side that takes part in the coding of bits: the writer gets them, the reader finds them out.
 trait Coder {
-    /// `bit` is what the writer has to say; the answer is what the bit is. `None` where the bytes end.
+    /// `bit` is what the writer has to say; the answer is what the bit is. `None` where the bytes
+    /// end.
     fn bit(&mut self, bit: bool, chance: &mut Chance) -> Option<bool>;
     /// The same of one that is 1 as often as 0.
     fn even_bit(&mut self, bit: bool) -> Option<bool>;
@@ -163,11 +166,12 @@ impl Coder for TimeReader<'_> {
     }
 }
 
-/// So many bits below the first one of a number have chances; those below these are noise.
+/// Bits below the first one of a number that have chances; those below these are noise.
 const LEARNED_BITS: u32 = 6;
-/// As are those of numbers with so many bits below the first one.
+/// As are those of numbers with that many bits below the first one.
 const LONG: u32 = 16;
-/// Chances of the six bits that say how long a number is, and of the bits below the first one for each such length.
+/// Chances of the six bits that say how long a number is, and of the bits below the first one for
+/// each such length.
 const CHANCES: usize = 64 + ((LONG as usize) << LEARNED_BITS);
 
 /// Numbers from 1 on.
@@ -332,7 +336,8 @@ mod tests {
         fn any_bytes_are_times_until_they_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut times = Times::new();
             let mut reader = TimeReader::new(&bytes);
-            // At most 24 bits of information are in what takes no byte, and each bit here has at least a part in 4,096 of it.
+            // At most 24 bits of information are in what takes no byte, and each bit here has at
+            // least a part in 4,096 of it.
             let mut count = 0_u64;
             while times.take(&mut reader).is_some() {
                 count += 1;

@@ -1,13 +1,16 @@
 //! Chunks that are pieces of one zstd stream.
 //!
-//! A program that goes round in a loop allocates and frees the same way each time, and a chunk holds less than one such round of many
-//! programs. As one stream, each chunk refers back to those in front of it. They can be read in their order only anyway, because what they
-//! say builds on all that was said before.
+//! A program that goes round in a loop allocates and frees the same way each time, and a chunk
+//! holds less than one such round of many programs. As one stream, each chunk refers back to those
+//! in front of it. They can be read in their order only anyway, because what they say builds on all
+//! that was said before.
 //!
-//! What repeats itself is searched thoroughly, as long as that finds much: there is little to search then, and it pays. A program whose
-//! allocations look like noise would pay three times as much for next to nothing.
+//! What repeats itself is searched thoroughly, as long as that finds much: there is little to
+//! search then, and it pays. A program whose allocations look like noise would pay three times as
+//! much for next to nothing.
 //!
-//! Each piece ends with a flush, so that it can be read as soon as it is written, and a file that is cut behind it loses nothing.
+//! Each piece ends with a flush, so that it can be read as soon as it is written, and a file that
+//! is cut behind it loses nothing.
 
 use std::io;
 
@@ -17,11 +20,12 @@ use zstd::zstd_safe::{CParameter, DParameter, Strategy, compress_bound};
 
 use super::chunk::{OTHER_LENGTH, TOO_MUCH};
 
-/// A block of zstd's without bytes, which is not the last one: pads what compresses better than readers believe.
+/// A block of zstd's without bytes, which is not the last one: pads what compresses better than
+/// readers believe.
 const EMPTY_BLOCK: [u8; 3] = [0; 3];
 
-/// How thorough is: what zstd does at its level 7 or so, with tables of one mebibyte each instead of several, which would have to be
-/// cleared for the shortest recording.
+/// How thorough is: what zstd does at its level 7 or so, with tables of one mebibyte each instead
+/// of several, which would have to be cleared for the shortest recording.
 const THOROUGH: [CParameter; 6] = [
     CParameter::Strategy(Strategy::ZSTD_lazy2),
     CParameter::HashLog(18),
@@ -30,11 +34,12 @@ const THOROUGH: [CParameter; 6] = [
     CParameter::MinMatch(6),
     CParameter::TargetLength(16),
 ];
-/// It goes on as long as it leaves not more than one byte of so many, which is asked when there are so many bytes: a short recording is
-/// mostly what was never there before.
+/// It goes on as long as it leaves not more than one byte of so many, which is asked when there are
+/// so many bytes: a short recording is mostly what was never there before.
 const WORTHWHILE: u64 = 4;
 const ASKED_AT: u64 = 1 << 19;
-/// Where an event takes as many bytes, most are of numbers in which nothing repeats: that is known before trying, but for short recordings.
+/// Where an event takes as many bytes, most are of numbers in which nothing repeats: that is known
+/// before trying, but for short recordings.
 const NOISE_BYTES: u64 = 2;
 const SHORT: u64 = 1 << 18;
 
@@ -65,7 +70,7 @@ impl Outflow {
         Ok(encoder)
     }
 
-    /// Appends the next piece, in which there are so many events.
+    /// Appends the next piece, which has that many events.
     pub(crate) fn add(&mut self, unpacked: &[u8], events: u32, into: &mut Vec<u8>) -> io::Result<()> {
         let mut encoder = match self.encoder.take() {
             Some(encoder) => encoder,
@@ -119,7 +124,7 @@ impl Inflow {
         Self { decoder: None }
     }
 
-    /// Replaces what is in `into` by what the next piece holds, which claims to be so many bytes.
+    /// Replaces what is in `into` by what the next piece holds, which claims that length.
     pub(crate) fn take(
         &mut self,
         piece: &[u8],

@@ -1,4 +1,5 @@
-//! What the control words and the facts of a spool say: losses, how the recording ended, whether it is a ring.
+//! What the control words and the facts of a spool say: losses, how the recording ended, whether it
+//! is a ring.
 
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{Clock, EndReason, LossKind, SEGMENT_BYTES, control};
@@ -28,7 +29,7 @@ impl RawEarlyEnd {
         let cause = noted.or(match state {
             // By a recorder that gave no reason.
             control::State::Full => Some(EarlyEnd::NoRoom),
-            // The program has ended, and nobody has let it go on.
+            // The program has ended, and no command let it go on.
             control::State::Paused if word(control::EXITING) != 0 => Some(EarlyEnd::Paused),
             _ => None,
         })?;
@@ -72,7 +73,7 @@ pub(crate) const LOSSES: [(usize, LossKind); 3] = [
     (control::PASSING_SLOTS, LossKind::Passing),
 ];
 
-/// Losses are told once for each kind.
+/// Adds a loss to the finding of its kind.
 pub(crate) fn note_loss(kind: LossKind, count: u64, findings: &mut Vec<Finding>) {
     for finding in findings.iter_mut() {
         match finding {

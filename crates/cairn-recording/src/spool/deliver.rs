@@ -7,7 +7,7 @@ use cairn_format::recording::{Record, Records, ThreadEvent};
 
 use super::merge::{Merged, NO_PLACE, OTHER, Origin, RawAlloc, RawEvent, RawFree, RawKind};
 use super::pairing::{Object, Paired, Pairing};
-use crate::clock::{Segment, TimeScale};
+use crate::clock::{Stretch, TimeScale};
 use crate::model::{
     Alloc, At, Change, Events, Free, Mapping, Mark, ModuleId, ObjectId, StackId, ThreadId, Usage, Wanted,
 };
@@ -19,7 +19,7 @@ pub(crate) struct Delivery<'a, E> {
     out: Out<'a, E>,
     /// The latest time, and the stretch of the scale that it lies in.
     ticks: u64,
-    segment: Segment,
+    stretch: Stretch,
     /// Until then the time need not be looked at.
     same_until_ticks: u64,
 }
@@ -42,7 +42,7 @@ impl<'a, E: Events> Delivery<'a, E> {
         nanos: u64,
     ) -> Self {
         let out = Out { wanted, nanos, is_wanted: wanted.has(nanos), events };
-        Self { scale, pairing, out, ticks: 0, segment: scale.segment(0), same_until_ticks: 0 }
+        Self { scale, pairing, out, ticks: 0, stretch: scale.stretch(0), same_until_ticks: 0 }
     }
 
     /// What another one needs to go on.
@@ -55,24 +55,24 @@ impl<'a, E: Events> Delivery<'a, E> {
     }
 
     fn advance(&mut self, ticks: u64) {
-        // Time that goes back a little stands still.
+        // Time never goes back.
         if ticks <= self.ticks {
             return;
         }
-        if !self.segment.has(ticks) {
-            self.segment = self.scale.segment(ticks);
+        if !self.stretch.has(ticks) {
+            self.stretch = self.scale.stretch(ticks);
         }
         self.ticks = ticks;
-        let nanos = self.segment.nanos(ticks);
+        let nanos = self.stretch.nanos(ticks);
         self.out.nanos = self.out.nanos.max(nanos);
         self.out.is_wanted = self.out.wanted.has(self.out.nanos);
         let quantum = self.out.events.time_quantum_nanos();
         self.same_until_ticks = if quantum > 1 {
             let end_nanos = (self.out.nanos / quantum + 1).saturating_mul(quantum);
-            self.segment
+            self.stretch
                 .ticks_of(end_nanos.saturating_sub(nanos + 1))
                 .saturating_add(ticks)
-                .min(self.segment.end_ticks())
+                .min(self.stretch.end_ticks())
         } else {
             0
         };
@@ -272,7 +272,8 @@ pub(crate) fn deliver_other(at: At, record: &Record<'_>, events: &mut impl Event
     }
 }
 
-/// Which numbers blocks have: an allocation takes the one that was freed last, or else the next one that never was taken.
+/// Which numbers blocks have: an allocation takes the one that was freed last, or else the next one
+/// that never was taken.
 #[derive(Default)]
 pub(crate) struct Slots {
     pub(crate) free: Vec<u32>,
@@ -288,7 +289,8 @@ impl Slots {
     }
 }
 
-/// Hands everything on, with the numbers that blocks get behind those of another part of the recording.
+/// Hands everything on, with the numbers that blocks get behind those of another part of the
+/// recording.
 pub(crate) struct Renumbered<'a, E> {
     events: &'a mut E,
     slots: Slots,

@@ -1,7 +1,8 @@
 //! Marks and commands that others than the program put into its recording.
 //!
-//! A block is taken from the end of the spool as a thread of the program takes one, and filled before anybody can see
-//! that it has a header. So every reader meets the mark as one of a further thread, which did nothing else.
+//! A segment is taken from the end of the spool as a thread of the program takes one, and filled
+//! before its header can be seen. So every reader meets the mark as one of a further thread, which
+//! did nothing else.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +17,8 @@ use cairn_format::recording::{
 use crate::error::RecordingError;
 use crate::mapped_file::{SharedFile, read_clocks};
 
-/// The program counts its threads from 1; those outside of it are numbered by their block, from here on.
+/// The program counts its threads from 1; those outside of it are numbered by their block, from
+/// here on.
 const FIRST_OUTSIDE: u32 = 1 << 31;
 /// Slots for the longest text and its thread.
 const SLOTS: usize = 1024;
@@ -130,7 +132,7 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the recording is closed")
 }
 
-/// The next block that has storage and that nobody took.
+/// The next segment that has storage and is not taken.
 fn take_block(file: &SharedFile) -> Option<u32> {
     loop {
         let claimed = file.load(control::CLAIMED_SEGMENTS as u64);

@@ -1,4 +1,5 @@
-//! Follows the lanes of a spool, and merges what was read of them into one order: the one reader of segments.
+//! Follows the lanes of a spool, and merges what was read of them into one order: the one reader of
+//! segments.
 //!
 //! ```text
 //!   segment numbers ──> open segments ──> pieces, by lane ──> merged ──> paired ──> a visitor
@@ -41,13 +42,15 @@ pub(crate) trait WhileMerging {
         0
     }
 
-    /// Receives a record of a thread from such a piece; returns the number of the thread whose records follow.
+    /// Receives a record of a thread from such a piece; returns the number of the thread whose
+    /// records follow.
     fn thread(&mut self, lane: LaneKey, counter: u64, event: ThreadEvent<'_>) -> Option<u32> {
         let _ = (lane, counter, event);
         None
     }
 
-    /// Receives a rare record from a segment that promised to have no tables, so that nobody has read it yet.
+    /// Receives a rare record from a segment that promised to have no tables, so that it was not
+    /// read before.
     fn rare_record(&mut self, record: &[u8]) {
         let _ = record;
     }
@@ -57,7 +60,7 @@ pub(crate) trait WhileMerging {
         let _ = (error, lost_bytes);
     }
 
-    /// Receives the number of a segment of which all is merged.
+    /// Receives the number of a segment that is merged to its end.
     fn merged(&mut self, segment: u32) {
         let _ = segment;
     }
@@ -81,8 +84,8 @@ pub(crate) struct Follower {
     nanos: u64,
     /// When the youngest segment was taken.
     latest_ticks: u64,
-    /// When the first segment was taken that is there and was left for later; `u64::MAX` for none. Nothing behind it can be put into
-    /// order.
+    /// When the first segment was taken that is there and was left for later; `u64::MAX` for none.
+    /// Nothing behind it can be put into order.
     unread_from: u64,
     /// Merging up to there took nothing from what waits.
     is_stuck: bool,
@@ -155,8 +158,8 @@ impl Follower {
         }
     }
 
-    /// Reads what was committed since the last time, of each lane no more than may wait, and shows each piece to `take`.
-    /// Returns how many bytes that were.
+    /// Reads what was committed since the last time, of each lane no more than may wait, and shows
+    /// each piece to `take`. Returns how many bytes that were.
     pub(crate) fn read_new(
         &mut self,
         spool: &impl SpoolBytes,
@@ -188,15 +191,16 @@ impl Follower {
         Ok(read_bytes)
     }
 
-    /// Returns the time up to which everything is read, when the last read left something for later.
+    /// Returns the time up to which everything is read, when the last read left something for
+    /// later.
     pub(crate) fn unread_from(&self) -> Option<u64> {
         Some(self.unread_from).filter(|&ticks| ticks != u64::MAX)
     }
 
     /// Returns how far events may be merged: not behind what is still to be read.
     ///
-    /// Segments with times that cannot be would keep what waits from being merged for ever; memory counts more than their
-    /// order then.
+    /// Segments with times that cannot be would keep what waits from being merged for ever; memory
+    /// counts more than their order then.
     pub(crate) fn begin_merge(&mut self, horizon: u64) -> MergeLimit {
         let unread_from = if std::mem::take(&mut self.is_stuck) { u64::MAX } else { self.unread_from };
         MergeLimit {
@@ -252,7 +256,7 @@ impl Follower {
         self.pairing.as_ref().map_or(0, Pairing::unmatched_frees)
     }
 
-    /// The threads of which segments are missing, and how many.
+    /// The threads with missing segments, and how many these are.
     #[cfg(target_os = "linux")]
     pub(crate) fn missing_segments(&self) -> impl Iterator<Item = (u32, u64)> {
         self.lanes.iter().map(|queue| (queue.key.0, queue.missing())).filter(|&(_, count)| count > 0)

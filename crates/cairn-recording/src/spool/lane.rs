@@ -1,4 +1,5 @@
-//! One lane of a spool while it is read: its open segments, and the pieces of them that wait to be merged.
+//! One lane of a spool while it is read: its open segments, and the pieces of them that wait to be
+//! merged.
 //!
 //! ```text
 //!   segments:  | read to its end | read | committed since | not written yet |   open: these two, by sequence
@@ -16,7 +17,8 @@ use crate::packed::progress::Progress;
 
 /// Reads the bytes of a spool that a program may be writing to.
 pub(crate) trait SpoolBytes {
-    /// Loads the aligned word at `offset`, and everything that was written before it; 0 past the end.
+    /// Loads the aligned word at `offset`, and everything that was written before it; 0 past the
+    /// end.
     fn word(&self, offset: u64) -> Result<u64, RecordingError>;
 
     /// Replaces `into` by the bytes from `offset` to `end`; fewer where the file ends.
@@ -144,16 +146,19 @@ impl LaneQueue {
         self.missing
     }
 
-    /// Returns when the next segment was taken, if it is to be left for later because so much waits already.
+    /// Returns when the next segment was taken, if it is to be left for later because so much waits
+    /// already.
     ///
-    /// Of a segment that was begun something may wait that is older than what is left of it, so such a one is read on.
+    /// Of a segment that was begun something may wait that is older than what is left of it, so
+    /// such a one is read on.
     pub(super) fn held_back(&self, most_waiting_bytes: usize) -> Option<u64> {
         let (_, segment) = self.open.first_key_value()?;
         let is_begun = segment.read_bytes > SEGMENT_HEADER_BYTES as u64;
         (!is_begun && self.waiting_bytes >= most_waiting_bytes).then_some(segment.ticks)
     }
 
-    /// Reads what is new in the first open segment. With `is_last`, nothing will be written any more.
+    /// Reads what is new in the first open segment. With `is_last`, nothing will be written any
+    /// more.
     pub(super) fn read_front(
         &mut self,
         spool: &impl SpoolBytes,
@@ -161,8 +166,9 @@ impl LaneQueue {
         spare: &mut Vec<Vec<u8>>,
     ) -> Result<Front, RecordingError> {
         let Some((&sequence, _)) = self.open.first_key_value() else { return Ok(Front::Nothing) };
-        // A thread takes its next segment when it has committed all of this one: so that is asked before the length. Behind a
-        // segment that never got a header, others are read only when it cannot come any more.
+        // A thread takes its next segment when it has committed all of this one: so that is asked
+        // before the length. Behind a segment that never got a header, others are read only when it
+        // cannot come any more.
         let is_followed = sequence.checked_add(1).is_some_and(|next| self.open.contains_key(&next));
         let is_final = is_followed || is_last;
         let Some(mut entry) = self.open.first_entry() else { return Ok(Front::Nothing) };
@@ -212,7 +218,8 @@ impl LaneQueue {
         self.handed.unreported.take()
     }
 
-    /// Hands the next piece to the merger. The number of its first thread is for the caller to set where it is not known.
+    /// Hands the next piece to the merger. The number of its first thread is for the caller to set
+    /// where it is not known.
     pub(super) fn hand_over(&mut self) -> Option<Piece> {
         let mut piece = self.pieces.pop_front()?;
         self.waiting_bytes = self.waiting_bytes.saturating_sub(piece.bytes.len());
@@ -227,7 +234,8 @@ impl LaneQueue {
         Some(piece)
     }
 
-    /// Returns where the lane goes on: `position` bytes of the piece that the merger has are merged.
+    /// Returns where the lane goes on: `position` bytes of the piece that the merger has are
+    /// merged.
     #[cfg(target_os = "linux")]
     pub(super) fn progress(&self, (position, ticks, is_moving): (usize, u64, bool)) -> Progress {
         let &Handed { sequence, offset, length, is_last, .. } = &self.handed;

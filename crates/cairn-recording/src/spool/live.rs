@@ -1,8 +1,8 @@
 //! Reads a spool while the program writes to it.
 //!
-//! What one thread had written when a look at the spool began is complete in the other threads' segments as well when the next
-//! look is over: a thread takes the time of an event a moment before it commits it. So events are handed on up to the latest
-//! time that the look before has seen.
+//! What one thread had written when a look at the spool began is complete in the other threads'
+//! segments as well when the next look is over: a thread takes the time of an event a moment before
+//! it commits it. So events are handed on up to the latest time that the look before has seen.
 
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ pub(crate) struct LiveSpool {
 }
 
 /// What a look at a spool brings beside events.
-pub(crate) struct Look<'a> {
+pub(crate) struct SpoolLook<'a> {
     pub(crate) tables: &'a mut TableBuilder,
     pub(crate) end: &'a mut Option<(EndReason, u64)>,
     pub(crate) early: &'a mut Option<RawEarlyEnd>,
@@ -56,7 +56,7 @@ impl LiveSpool {
         }
     }
 
-    /// Reads of each thread at most so many bytes ahead of what can be handed on.
+    /// Limits the bytes that are read of each thread ahead of what can be handed on.
     pub(crate) fn set_lane_limit(&mut self, bytes: usize) {
         self.lane_limit = bytes;
     }
@@ -65,7 +65,7 @@ impl LiveSpool {
     pub(crate) fn look(
         &mut self,
         source: &Source,
-        look: &mut Look<'_>,
+        look: &mut SpoolLook<'_>,
         is_last: bool,
     ) -> Result<(), RecordingError> {
         self.horizon = if is_last { u64::MAX } else { self.latest_ticks };
@@ -81,7 +81,8 @@ impl LiveSpool {
                 look.end.get_or_insert(end);
             }
         }
-        // Segments before lengths: a thread that has taken its next segment has committed all of the one before.
+        // Segments before lengths: a thread that has taken its next segment has committed all of
+        // the one before.
         let present = source.length()?.div_ceil(SEGMENT_BYTES as u64);
         let claimed = word(&bytes, control::CLAIMED_SEGMENTS).min(present).max(self.next_segment);
         self.follower.announce(self.next_segment as u32..claimed as u32);
@@ -104,7 +105,8 @@ impl LiveSpool {
         self.follower.end_merge(&limit);
     }
 
-    /// Up to there everything was read, when the last look left something unread because of the limit.
+    /// Up to there everything was read, when the last look left something unread because of the
+    /// limit.
     pub(crate) fn unread_from(&self) -> Option<u64> {
         self.follower.unread_from()
     }
@@ -144,12 +146,13 @@ impl SpoolBytes for Source {
     }
 }
 
-/// Takes what is for the tables, notes in the piece whose records it has, and returns its latest time.
+/// Takes what is for the tables, notes in the piece whose records it has, and returns its latest
+/// time.
 fn take_tables(
     lane: LaneKey,
     piece: &mut Piece,
     start_counter: u64,
-    look: &mut Look<'_>,
+    look: &mut SpoolLook<'_>,
     findings: &mut Vec<Finding>,
 ) -> u64 {
     let lives = &mut look.tables.threads;

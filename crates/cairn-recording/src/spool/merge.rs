@@ -1,10 +1,12 @@
 //! One order for the events of all threads of a spool.
 //!
-//! Every thread's events lie in order in its blocks, with a stamp now and then. Events between two stamps are taken to be
-//! evenly spread, and the lanes are merged by that time. So the order across threads is as good as the stamps are; which
-//! allocation a free belongs to does not depend on it (`pairing`).
+//! Every thread's events lie in order in its blocks, with a stamp now and then. Events between two
+//! stamps are taken to be evenly spread, and the lanes are merged by that time. So the order across
+//! threads is as good as the stamps are; which allocation a free belongs to does not depend on it
+//! (`pairing`).
 //!
-//! Works on what is there: a program may still be writing, so a lane that has run out is read again.
+//! Works on what is there: a program may still be writing, so a lane that has run out is read
+//! again.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +15,8 @@ use cairn_format::recording::{
     BadRecord, Frequent, FrequentKind, Record, Records, SEGMENT_HEADER_BYTES, STAMP_SHIFT, ThreadEvent,
 };
 
-/// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
+/// Receives the events of all threads in one order. Times are ticks since the recording's start,
+/// and may go back a little.
 pub(crate) trait Merged {
     /// First prefetch stage: loads what leads to the cells of these events, which come soon.
     fn prefetch_regions(&mut self, events: &[RawEvent]);
@@ -23,8 +26,8 @@ pub(crate) trait Merged {
     fn generation(&self) -> u32;
     /// Third prefetch stage: loads the objects of these events, which come next.
     fn prefetch_objects(&mut self, events: &[RawEvent]);
-    /// Receives events of one lane, in their order. `bytes` is what they were read from; `is_moving` is true between the
-    /// two halves of a reallocation.
+    /// Receives events of one lane, in their order. `bytes` is what they were read from;
+    /// `is_moving` is true between the two halves of a reallocation.
     fn hand_on(&mut self, source: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool);
 }
 
@@ -57,10 +60,12 @@ pub(crate) struct RawFree {
 
 /// Gives a lane what follows in it.
 pub(crate) trait Feed {
-    /// Replaces `bytes` by the records of the lane's next block. `None` when there are none at present.
+    /// Replaces `bytes` by the records of the lane's next block. `None` when there are none at
+    /// present.
     fn more(&mut self, lane: u32, bytes: &mut Vec<u8>) -> Option<NextPiece>;
 
-    /// Receives each record that is neither an event of the heap nor a stamp, some events before it is handed on.
+    /// Receives each record that is neither an event of the heap nor a stamp, some events before it
+    /// is handed on.
     fn met(&mut self, lane: u32, record: &[u8]) {
         let _ = (lane, record);
     }
@@ -118,12 +123,14 @@ impl RawEvent {
 
 /// Events that are read without a stamp before they are handed on.
 const LONGEST_RUN: usize = 256;
-/// Events until which runs are read; 512, several times what is prefetched, and few enough to stay in the nearest cache.
+/// Events until which runs are read; 512, several times what is prefetched, and few enough to stay
+/// in the nearest cache.
 const WINDOW_EVENTS: usize = 512;
 /// Events that a prefetch stage takes at a time; 16, as many lines as processors load at once.
 const PREFETCH_EVENTS: usize = 16;
-/// Events behind a stamp are spread over at most so many ticks, about a millisecond: a thread that then slept for a second
-/// did not take that long for them, and had it, it would have noticed the next tick.
+/// Maximum ticks over which events behind a stamp are spread, about a millisecond: a thread that
+/// then slept for a second did not take that long for them, and had it, it would have noticed the
+/// next tick.
 const LONGEST_SPREAD_TICKS: u64 = 1 << 22;
 
 /// When a record was, in ticks since the start, where it says so.
@@ -176,7 +183,8 @@ struct LaneEvents {
 }
 
 impl LaneEvents {
-    /// Reads some runs: events up to the next stamp, which tells when they were. False when there is no event before the end.
+    /// Reads some runs: events up to the next stamp, which tells when they were. False when there
+    /// is no event before the end.
     fn read_runs(&mut self, start_counter: u64, feed: &mut impl Feed) -> bool {
         let Self { events, bytes, ticks: now, .. } = self;
         events.clear();
@@ -269,7 +277,8 @@ impl LaneEvents {
         !self.events.is_empty()
     }
 
-    /// Where the last event ends that was handed on: events do not know it, so those before are read once more.
+    /// Where the last event ends that was handed on: events do not know it, so those before are
+    /// read once more.
     #[cfg(target_os = "linux")]
     fn given_bytes(&self, start_counter: u64) -> usize {
         if !self.has_events() {
@@ -338,7 +347,8 @@ impl LaneEvents {
         self.generation = sink.generation();
     }
 
-    /// Runs the three prefetch stages, each some events ahead of the next, and the last some events ahead of handing on.
+    /// Runs the three prefetch stages, each some events ahead of the next, and the last some events
+    /// ahead of handing on.
     #[inline]
     fn prefetch(&mut self, sink: &mut impl Merged) {
         let length = self.events.len();
@@ -367,7 +377,8 @@ fn limit_behind(begin: usize) -> usize {
     if begin < WINDOW_EVENTS { begin + LONGEST_RUN } else { 0 }
 }
 
-/// Spreads the events from `begin` on between the stamp before them and this one; the answer is where the next ones begin.
+/// Spreads the events from `begin` on between the stamp before them and this one; the answer is
+/// where the next ones begin.
 #[inline]
 fn end_run(events: &mut [RawEvent], begin: usize, now: &mut u64, ticks: u64) -> usize {
     let run = events.get_mut(begin..).unwrap_or_default();
@@ -422,7 +433,8 @@ impl Merger {
         lane
     }
 
-    /// A lane that goes on where another merger was: its next event is not before this time, and perhaps the second half of a move.
+    /// A lane that goes on where another merger was: its next event is not before this time, and
+    /// perhaps the second half of a move.
     pub(crate) fn resume_lane(&mut self, ticks: u64, is_moving: bool) -> u32 {
         let number = self.add_lane();
         if let Some(lane) = self.lanes.get_mut(number as usize) {
@@ -431,8 +443,8 @@ impl Merger {
         number
     }
 
-    /// Where a lane is: how many bytes of what it was given last are handed on, `usize::MAX` for all; the time up to there; and
-    /// whether the first half of a move was.
+    /// Where a lane is: how many bytes of what it was given last are handed on, `usize::MAX` for
+    /// all; the time up to there; and whether the first half of a move was.
     #[cfg(target_os = "linux")]
     pub(crate) fn place(&self, lane: u32) -> Option<(usize, u64, bool)> {
         let lane = self.lanes.get(lane as usize)?;
@@ -441,8 +453,8 @@ impl Merger {
         Some((position, ticks, lane.is_moving))
     }
 
-    /// Gives a lane the chance to get its first or next events from `feed`: for all at the start, later for those that had
-    /// run out.
+    /// Gives a lane the chance to get its first or next events from `feed`: for all at the start,
+    /// later for those that had run out.
     pub(crate) fn wake(&mut self, lane: u32, feed: &mut impl Feed) {
         let start_counter = self.start_counter;
         let Some(sleeper) = self.lanes.get_mut(lane as usize) else { return };
@@ -451,7 +463,8 @@ impl Merger {
         }
     }
 
-    /// Hands on all events up to `horizon`, and stops early when `is_enough` says that `sink` has enough.
+    /// Hands on all events up to `horizon`, and stops early when `is_enough` says that `sink` has
+    /// enough.
     pub(crate) fn run<S: Merged>(
         &mut self,
         horizon: u64,
@@ -488,7 +501,8 @@ impl Merger {
     }
 }
 
-/// Runs of one lane between two questions whether the sink has enough; 64, because a single thread has all turns.
+/// Runs of one lane between two questions whether the sink has enough; 64, because a single thread
+/// has all turns.
 const RUNS_BETWEEN_QUESTIONS: u32 = 64;
 
 fn refill(lane: &mut LaneEvents, start_counter: u64, feed: &mut impl Feed) -> bool {

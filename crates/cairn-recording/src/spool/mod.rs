@@ -1,5 +1,7 @@
-//! Spools: recordings as the program itself writes them, in segments of 64 KiB that each belong to one thread.
+//! Spools: recordings as the program itself writes them, in segments of 64 KiB that each belong to
+//! one thread.
 
+mod address_table;
 pub(crate) mod control_words;
 pub(crate) mod deliver;
 #[cfg(target_os = "linux")]

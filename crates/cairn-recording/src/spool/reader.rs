@@ -1,4 +1,4 @@
-//! Reads the events of a spool of which all segments were [scanned](super::scan).
+//! Reads the events of a spool whose segments were [scanned](super::scan).
 
 use cairn_format::recording::SEGMENT_HEADER_BYTES;
 
@@ -142,7 +142,8 @@ impl Spool {
         }
     }
 
-    /// Hands the events on, none of them before `start_nanos`. Returns how many frees had no allocation.
+    /// Hands the events on, none of them before `start_nanos`. Returns how many frees had no
+    /// allocation.
     pub(crate) fn read<E: Events>(
         &self,
         source: &Source,

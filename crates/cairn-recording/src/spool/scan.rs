@@ -42,8 +42,9 @@ pub(crate) enum Part<'a> {
     Rest(&'a [Progress]),
 }
 
-/// So much of a segment is read to know when it was taken, what the clocks said then, and what the thread was called: the
-/// header, a reading of the clocks, what a ring lost, the thread's number and name.
+/// So much of a segment is read to know when it was taken, what the clocks said then, and what the
+/// thread was called: the header, a reading of the clocks, what a ring lost, the thread's number
+/// and name.
 const PREFIX_BYTES: usize = SEGMENT_HEADER_BYTES + 32 + 16 + 24 + 40;
 
 /// A segment that is there.
@@ -90,8 +91,9 @@ impl ThreadNote {
     }
 }
 
-/// Reads all segments once: the tables, and where whose records are. With a window, only the segments that may have something of that
-/// time or of the tables, and the beginnings of the others.
+/// Reads all segments once: the tables, and where whose records are. With a window, only the
+/// segments that may have something of that time or of the tables, and the beginnings of the
+/// others.
 pub(crate) fn scan(
     source: &Source,
     header: &FileHeader,
@@ -112,7 +114,7 @@ pub(crate) fn scan(
     let is_exiting = word(&bytes, control::EXITING) != 0;
     let exit_clock = exit_clock(&bytes);
 
-    let mut scan = Scan { tables: TableBuilder::default(), end: None, findings };
+    let mut scan = SegmentScan { tables: TableBuilder::default(), end: None, findings };
     let mut found = Vec::new();
     let mut starts: &[Progress] = &[];
     let chosen = match part {
@@ -133,7 +135,7 @@ pub(crate) fn scan(
             Some(scan_window(source, (header, exit_clock), length, (&facts, choose), &mut scan, &mut found)?)
         }
     };
-    let Scan { mut tables, mut end, findings } = scan;
+    let SegmentScan { mut tables, mut end, findings } = scan;
     tables.clocks.extend(exit_clock);
     let mut lanes: BTreeMap<LaneKey, Vec<FoundSegment>> = BTreeMap::new();
     for segment in found {
@@ -218,7 +220,7 @@ fn scan_window(
     (header, exit_clock): (&FileHeader, Option<Clock>),
     length: u64,
     (facts, choose): (&[Fact], Box<ChooseWindow<'_>>),
-    scan: &mut Scan<'_>,
+    scan: &mut SegmentScan<'_>,
     found: &mut Vec<FoundSegment>,
 ) -> Result<(u64, u64), RecordingError> {
     // One part in 372 of the file.
@@ -253,8 +255,8 @@ fn scan_window(
     Ok(chosen)
 }
 
-/// Marks the segments to be read: those with something of the window, those that may hold tables, and those behind which the thread is
-/// another one or has come to its end.
+/// Marks the segments to be read: those with something of the window, those that may hold tables,
+/// and those behind which the thread is another one or has come to its end.
 fn want_segments(found: &mut [FoundSegment], scale: &TimeScale, (since, until): (u64, u64)) {
     let mut order: Vec<usize> = (0..found.len()).collect();
     let key = |found: &FoundSegment| (lane_of(&found.header), found.header.sequence);
@@ -302,13 +304,13 @@ fn read_header(bytes: &[u8], offset: u64, findings: &mut Vec<Finding>) -> Option
 }
 
 /// What all segments have together.
-struct Scan<'a> {
+struct SegmentScan<'a> {
     tables: TableBuilder,
     end: Option<(EndReason, u64)>,
     findings: &'a mut Vec<Finding>,
 }
 
-impl Scan<'_> {
+impl SegmentScan<'_> {
     fn take_segment(&mut self, bytes: &[u8], found: &mut FoundSegment) {
         let FoundSegment { header, segment, threads, .. } = found;
         let committed = header.committed_bytes as usize;

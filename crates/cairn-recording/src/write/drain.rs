@@ -6,12 +6,14 @@
 //!      +──────────── free ring <──────── the segment, once what it held is in the file <──────────+
 //! ```
 //!
-//! One thread calls [`Drain::step`] about once a millisecond, or a little less often while little comes. The program sees the
-//! steps as the tick: it stamps its next events, so that the order of events is known to about a step. Events of the last step
-//! wait for the next one, in which all that was stamped before is there.
+//! One thread calls [`Drain::step`] about once a millisecond, or a little less often while little
+//! comes. The program sees the steps as the tick: it stamps its next events, so that the order of
+//! events is known to about a step. Events of the last step wait for the next one, in which all
+//! that was stamped before is there.
 //!
-//! A segment is given back when the packed file has what it held. So when this process is killed, the packed file and the
-//! spool together still have everything; when the program is, nothing is lost at all.
+//! A segment is given back when the packed file has what it held. So when this process is killed,
+//! the packed file and the spool together still have everything; when the program is, nothing is
+//! lost at all.
 
 mod clock;
 mod output;
@@ -40,10 +42,12 @@ use crate::spool::follower::Follower;
 use crate::spool::lane::SpoolBytes;
 use crate::write::pack::{Packer, Totals};
 
-/// Segments that wait at most until chunks are cut short for them: 3 MiB, so that the program writes again to pages that are
-/// there and in a cache, and about as much as a chunk of allocations holds.
+/// Segments that wait at most until chunks are cut short for them: 3 MiB, so that the program
+/// writes again to pages that are there and in a cache, and about as much as a chunk of allocations
+/// holds.
 const FLUSH_SEGMENTS: usize = 48;
-/// Bytes of a lane that wait at most to be merged, about: when this process has fallen behind, it catches up in parts.
+/// Bytes of a lane that wait at most to be merged, about: when this process has fallen behind, it
+/// catches up in parts.
 const MOST_WAITING_BYTES: usize = 4 << 20;
 /// Memory samples that wait for the events before them; 4096, more than 6 minutes of ten a second.
 const MOST_USAGES: usize = 4096;
@@ -129,7 +133,8 @@ pub struct Status {
     pub early_end: Option<EarlyEnd>,
     /// Whether the last step found anything new.
     pub is_busy: bool,
-    /// How much that was: a caller that waits longer between steps when it is little wakes less often.
+    /// How much that was: a caller that waits longer between steps when it is little wakes less
+    /// often.
     pub read_bytes: u64,
 }
 
@@ -138,8 +143,8 @@ impl Drain {
     ///
     /// # Errors
     ///
-    /// When the spool is not there yet or has no header yet (try again), or cannot be mapped, or the packed file cannot be
-    /// made.
+    /// When the spool is not there yet or has no header yet (try again), or cannot be mapped, or
+    /// the packed file cannot be made.
     pub fn open(spool: &Path, packed: &Path) -> Result<Self, RecordingError> {
         let split = |path: &Path, action| Directory::of(path).map_err(RecordingError::io(action));
         let (directory, name) = split(spool, format!("opening the spool {}", spool.display()))?;
@@ -147,8 +152,8 @@ impl Drain {
         Self::open_between((&directory, &name), (&beside, &packed_name))
     }
 
-    /// As [`open`](Self::open), where both files lie in an open directory: neither is sought by a path, which may lead elsewhere by
-    /// now. The packed file can be read by this user alone.
+    /// As [`open`](Self::open), where both files lie in an open directory: neither is sought by a
+    /// path, which may lead elsewhere by now. The packed file can be read by this user alone.
     ///
     /// # Errors
     ///
@@ -202,13 +207,14 @@ impl Drain {
             usages: VecDeque::new(),
             ending: Ending::default(),
         };
-        // When the disk is full already, what the program has is drained all the same, and used again.
+        // When the disk is full already, what the program has is drained all the same, and used
+        // again.
         let _ = drain.ring.reserve(&mut drain.shared);
         Ok(drain)
     }
 
-    /// Sets how long what was read may wait until it is written; half a second if nothing else is said. Chunks are shorter, and
-    /// the recording larger, when it is less.
+    /// Sets how long what was read may wait until it is written; half a second if nothing else is
+    /// said. Chunks are shorter, and the recording larger, when it is less.
     pub fn set_flush_after(&mut self, duration: Duration) {
         self.output.flush_after = duration;
     }
@@ -334,14 +340,14 @@ impl Drain {
         self.output.file.try_clone()
     }
 
-    /// Sets how the program ended, where the process that started it knows: the program itself leaves no word of a plain exit.
-    /// What the recording says of its own end counts more.
+    /// Sets how the program ended, where the process that started it knows: the program itself
+    /// leaves no word of a plain exit. What the recording says of its own end counts more.
     pub fn ended(&mut self, reason: EndReason) {
         self.ending.known = Some(reason);
     }
 
-    /// Ends the recording before the program ends: it records nothing more, and the recording says why. A reason that the program
-    /// has given itself counts more.
+    /// Ends the recording before the program ends: it records nothing more, and the recording says
+    /// why. A reason that the program has given itself counts more.
     pub fn end_early(&self, cause: EarlyEnd) {
         self.command(control::Command::Pause);
         if self.shared.load(control::EARLY_END as u64) == 0 {
@@ -351,8 +357,9 @@ impl Drain {
         }
     }
 
-    /// Whether the spool was truncated. The program is ended by SIGBUS when it writes to what is not there: so the file gets its
-    /// length back at once, and the recording ends. What was read until then stays.
+    /// Whether the spool was truncated. The program is ended by SIGBUS when it writes to what is
+    /// not there: so the file gets its length back at once, and the recording ends. What was read
+    /// until then stays.
     fn notice_cut(&mut self) -> bool {
         let known = self.shared.known_length();
         if !self.ending.is_cut && self.shared.length() < known {
@@ -374,7 +381,8 @@ impl Drain {
             return Some(EndedEarly { cause: EarlyEnd::FileCut, nanos: self.follower.nanos(), missed: 0 });
         }
         let word = |at: usize| self.shared.load(at as u64);
-        // Whether the program has ended is known here; a recording that is left paused can be told to go on.
+        // Whether the program has ended is known here; a recording that is left paused can go on by
+        // command.
         let is_paused = self.ending.known.is_some()
             && control::State::from_word(word(control::STATE)) == control::State::Paused;
         let paused = RawEarlyEnd { cause: EarlyEnd::Paused, counter: 0, missed: 0 };
@@ -382,8 +390,9 @@ impl Drain {
         Some(early.ended(&self.clock.scale))
     }
 
-    /// Reads a part of what the program left when it ended, as [`finish`](Self::finish) does until there is nothing left: for
-    /// callers that show how far that is. [`Status::is_busy`] says whether there is more.
+    /// Reads a part of what the program left when it ended, as [`finish`](Self::finish) does until
+    /// there is nothing left: for callers that show how far that is. [`Status::is_busy`] says
+    /// whether there is more.
     ///
     /// # Errors
     ///
@@ -402,8 +411,9 @@ impl Drain {
         Ok(self.status(self.follower.unread_from().is_some()))
     }
 
-    /// Reads what the program left when it ended, and closes the recording. The spool is not needed any more then. The
-    /// findings are those of [`findings`](Self::findings), and what this last step found.
+    /// Reads what the program left when it ended, and closes the recording. The spool is not needed
+    /// any more then. The findings are those of [`findings`](Self::findings), and what this last
+    /// step found.
     ///
     /// # Errors
     ///
@@ -473,7 +483,8 @@ impl Drain {
         reading.ticks
     }
 
-    /// Copies what was committed since the last time, as far as there is not too much already; true when there was anything.
+    /// Copies what was committed since the last time, as far as there is not too much already; true
+    /// when there was anything.
     fn read_new(&mut self) -> Result<bool, RecordingError> {
         self.follower.announce(self.ring.new_segments(&mut self.shared).into_iter());
         self.follower.open_announced(&self.shared)?;
@@ -516,7 +527,8 @@ impl Drain {
         self.ring.take_merged(&mut self.merged.segments);
     }
 
-    /// Writes everything that was merged to the file, and then gives the segments that it came from back to the program.
+    /// Writes everything that was merged to the file, and then gives the segments that it came from
+    /// back to the program.
     fn flush(&mut self) -> Result<(), RecordingError> {
         let until_nanos = self.clock.scale.nanos_of_ticks(self.merged_ticks).max(self.follower.nanos());
         self.output.flush(self.follower.progress(), until_nanos)?;

@@ -16,7 +16,7 @@ use crate::packed::heap_events::HeapEncoder;
 use crate::packed::marks::MarkEncoder;
 #[cfg(target_os = "linux")]
 use crate::packed::progress::Progress;
-use crate::packed::rows::{self, ChangeRows, PcRows, Place, Rare, WordRows};
+use crate::packed::rows::{self, ChangeRows, EventPlace, PcRows, Rare, WordRows};
 use crate::{HEAP_TIME_QUANTUM_NANOS, Recording};
 
 /// Rows go to the file when they are so long.
@@ -56,7 +56,8 @@ pub struct Totals {
     pub lost: Vec<(LossKind, u64)>,
     /// Why the recording ended before its program did, if it did.
     pub ended_early: Option<EndedEarly>,
-    /// What of the events that were [packed](pack) could not be read. A file does not tell of it: what it holds is whole.
+    /// What of the events that were [packed](pack) could not be read. No file has it: what it holds
+    /// is whole.
     pub findings: Vec<Finding>,
 }
 
@@ -165,7 +166,7 @@ pub(crate) struct Packer<W: Write> {
 }
 
 impl<W: Write> Packer<W> {
-    /// Begins a recording of the process of which `header` tells.
+    /// Begins a recording of the process in `header`.
     pub(crate) fn new(out: W, header: &FileHeader, facts: &[Fact]) -> Result<Self, RecordingError> {
         let header = FileHeader {
             shape: Shape::Packed,
@@ -362,8 +363,8 @@ impl<W: Write> Packer<W> {
         self.totals.end_nanos = self.totals.end_nanos.max(at.nanos);
     }
 
-    fn place(&self) -> Place {
-        Place { position: self.heap.position(), ordinal: self.totals.marks + self.totals.changes }
+    fn place(&self) -> EventPlace {
+        EventPlace { position: self.heap.position(), ordinal: self.totals.marks + self.totals.changes }
     }
 
     fn rare(&mut self, rare: &Rare) {
@@ -452,8 +453,8 @@ impl<W: Write> Events for Packer<W> {
     }
 }
 
-/// Writes `recording` in its packed shape to `out`, which gets many small pieces; wrap a file into a
-/// [`BufWriter`](std::io::BufWriter).
+/// Writes `recording` in its packed shape to `out`, which gets many small pieces; wrap a file into
+/// a [`BufWriter`](std::io::BufWriter).
 ///
 /// # Errors
 ///
@@ -552,7 +553,7 @@ mod tests {
         let read = Totals::take(&payload).unwrap();
         assert_eq!((read.ended_early, read.end_reason), (Some(ended), Some(EndReason::Stopped)));
         assert_eq!(read, totals);
-        // The events behind the end are told with it, and others as losses.
+        // The events behind the end are noted with it, and others as losses.
         let losses: Vec<_> = read.losses().collect();
         assert_eq!(losses, [(LossKind::NestedTooDeep, 2), (LossKind::NoStorage, 5)]);
         assert_eq!(Totals::take(&plain).unwrap().ended_early, None);
@@ -573,7 +574,8 @@ mod tests {
         }
     }
 
-    /// A program of some threads, of which each frees at random, in order, in turns, or all that is old.
+    /// A program of some threads, of which each frees at random, in order, in turns, or all that is
+    /// old.
     struct Program {
         seed: u32,
         nanos: u64,

@@ -1,6 +1,8 @@
-//! A program that never ran: what its threads do is given, and the spool is what a recorder would have written.
+//! A program that never ran: what its threads do is given, and the spool is what a recorder would
+//! have written.
 //!
-//! Nothing here uses the reader's code; the bytes come from `cairn_format`'s writers, block by block.
+//! Nothing here uses the reader's code; the bytes come from `cairn_format`'s writers, block by
+//! block.
 
 #![allow(dead_code, reason = "each user of this file needs a part of it")]
 
@@ -30,7 +32,7 @@ pub(crate) struct Spool {
     slots: Vec<u64>,
     /// Where modules, addresses and words go.
     table_thread: u32,
-    /// A block is full when it has so many bytes.
+    /// Bytes at which a segment is full.
     pub(crate) block_bytes: usize,
     /// By the recorder's number: the kernel's number of the thread that has it now, where it is not
     /// 1000 more.
@@ -79,7 +81,8 @@ impl Spool {
         self.control[word..word + 8].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Writes one record (or several that belong together) for a thread, into a new block when its present one is full.
+    /// Writes one record (or several that belong together) for a thread, into a new block when its
+    /// present one is full.
     pub(crate) fn write(
         &mut self,
         thread: u32,
@@ -137,7 +140,8 @@ impl Spool {
         }
     }
 
-    /// From now on as the recorder does it: tables in blocks of their own, and a reading of the clocks in front of every block.
+    /// From now on as the recorder does it: tables in blocks of their own, and a reading of the
+    /// clocks in front of every block.
     pub(crate) fn keep_tables_apart(&mut self) {
         self.table_thread = TABLE_THREAD;
     }
@@ -156,14 +160,16 @@ impl Spool {
         });
     }
 
-    /// A stack of so many frames below the root, outermost first, as a segment at `first_word`. Answers with its number.
+    /// A stack of so many frames below the root, outermost first, as a segment at `first_word`.
+    /// Answers with its number.
     pub(crate) fn segment(&mut self, thread: u32, first_word: u32, parent: u32, pcs: &[u32]) -> u32 {
         let words: Vec<u32> = std::iter::once(1 << 31 | parent).chain(pcs.iter().copied()).collect();
         self.write(thread, Lane::Outer, START, |sink| sink.tree_words(first_word, words.iter().copied()));
         first_word + pcs.len() as u32
     }
 
-    /// `count` addresses in one module and a tree over them; answers with the stacks' numbers. Always the same.
+    /// `count` addresses in one module and a tree over them; answers with the stacks' numbers.
+    /// Always the same.
     pub(crate) fn stacks(&mut self, count: u32) -> Vec<u32> {
         self.module(1, 0x5555_0000_0000, 0x5555_0100_0000, "/usr/bin/program");
         self.module(2, 0x7f00_0000_0000, 0x7f00_0020_0000, "/usr/lib/libc.so.6");
@@ -287,8 +293,9 @@ pub(crate) struct Block {
     epoch: u32,
 }
 
-/// Runs threads one event at a time in a known order, with a recorder beside that follows the rules of stamps and
-/// tickets. The time that passes between events is the caller's; so is when the clock is read.
+/// Runs threads one event at a time in a known order, with a recorder beside that follows the rules
+/// of stamps and tickets. The time that passes between events is the caller's; so is when the clock
+/// is read.
 pub(crate) struct Program {
     pub(crate) spool: Spool,
     pub(crate) counter: u64,

@@ -1,10 +1,12 @@
-//! What the whole picture of a report shows, and no more, in as few bytes as can be: so that reports of short programs need not read the
-//! events either.
+//! What the whole picture of a report shows, and no more, in as few bytes as can be: so that
+//! reports of short programs need not read the events either.
 //!
-//! All that is kept of large recordings is more than many a small one has bytes: most of it is the curve of memory over time, in two thousand
-//! steps of five numbers, then the samples, then the marks. The picture has one curve, which is no wider than a terminal and of a few
-//! rows, the sums of stacks and threads, and how many blocks of which size there were. [`abridge`] leaves just that, of whatever was read, so
-//! that the picture is the same from the events, from all sums, and from the brief ones.
+//! The whole summary of a large recording is more than many a small one has bytes: most of it is
+//! the curve of memory over time, in two thousand steps of five numbers, then the samples, then the
+//! marks. The picture has one curve, which is no wider than a terminal and of a few rows, the sums
+//! of stacks and threads, and how many blocks of which size there were. [`abridge`] leaves just
+//! that, of whatever was read, so that the picture is the same from the events, from all sums, and
+//! from the brief ones.
 
 use super::SummaryTables;
 use super::columns::{Columns, numbers, put_column, put_places};
@@ -18,11 +20,11 @@ use cairn_recording::{Put, Take};
 
 /// Most steps of the curve; a picture has at most half as many columns.
 const MOST_BINS: usize = 256;
-/// The peak is so many levels high; a picture has at most half as many.
+/// Levels of the peak; 255, at least twice the rows of a picture.
 const LEVELS: u64 = 255;
 
-/// Leaves of what was read what the whole picture shows: no lifetimes, samples and marks, of sizes the allocations, and of the time a curve of
-/// at most 256 steps, each of 256 levels.
+/// Leaves of what was read what the whole picture shows: no lifetimes, samples and marks, of sizes
+/// the allocations, and of the time a curve of at most 256 steps, each of 256 levels.
 pub(in crate::heap) fn abridge(read: &mut HeapRead) {
     let profile = &mut read.profile;
     profile.lifetimes.clear();
@@ -72,7 +74,8 @@ fn of_levels(bin_nanos: u64, levels: impl Iterator<Item = u8>, most: u64) -> Tim
     Timeline { bin_nanos, bins: levels.map(bin).collect() }
 }
 
-/// The bytes of what was [abridged](abridge). Nobody keeps estimates so: there is little to read of a sample.
+/// The bytes of what was [abridged](abridge). Estimates have no brief summary: a sample has few
+/// events.
 pub(super) fn put(read: &HeapRead) -> Vec<u8> {
     let mut into = Vec::new();
     let profile = &read.profile;

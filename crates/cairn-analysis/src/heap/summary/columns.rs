@@ -1,4 +1,5 @@
-//! Columns of numbers, as the bytes of summaries have them: numbers of one kind beside each other compress best.
+//! Columns of numbers, as the bytes of summaries have them: numbers of one kind beside each other
+//! compress best.
 
 use cairn_recording::{Put, Take};
 

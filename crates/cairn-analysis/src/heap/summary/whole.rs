@@ -1,9 +1,9 @@
-//! The bytes of a whole summary: everything of a [`HeapRead`], each list a count and a column for each field. Rows of which nothing is
-//! known are left out. `docs/book/reference/format.md` has the layout.
+//! The bytes of a whole summary: everything of a [`HeapRead`], each list a count and a column for
+//! each field. Rows about which nothing is known are left out. `docs/book/reference/format.md` has the layout.
 //!
-//! The bytes may come from anywhere and be damaged. Indices are compared with the tables of the recording, columns have to end where
-//! they should, and sums by stack, thread and class of size have to add up to the same: what does not is no answer, and the events
-//! are read instead.
+//! The bytes may come from anywhere and be damaged. Indices are compared with the tables of the
+//! recording, columns have to end where they should, and sums by stack, thread and class of size
+//! have to add up to the same: what does not is no answer, and the events are read instead.
 
 use super::SummaryTables;
 use super::columns::{Columns, numbers, put_column, put_places, put_steps};
@@ -92,7 +92,8 @@ pub(super) fn take(bytes: &[u8], tables: SummaryTables) -> Option<HeapRead> {
     (take.is_empty() && adds_up(&read.profile)).then_some(read)
 }
 
-/// Whether all ways to sum up lead to the same. Estimates are rounded in each row, so that they need not.
+/// Whether all ways to sum up lead to the same. Estimates are rounded in each row, so that they
+/// need not.
 pub(super) fn adds_up(profile: &HeapProfile) -> bool {
     if profile.sampling.is_estimate() {
         return true;
@@ -106,7 +107,7 @@ pub(super) fn adds_up(profile: &HeapProfile) -> bool {
     let totals = profile.totals;
     let sizes = sum(&profile.sizes, Sums::default());
     let by_size = [(sizes.allocations, totals.allocations), (sizes.allocated_bytes, totals.allocated_bytes)];
-    // Where less is told of sizes, it is these two.
+    // A brief summary has these two of sizes.
     let is_brief = profile.lifetimes.is_empty();
     sum(&profile.stacks, profile.lost_stack) == totals
         && sum(&profile.threads, Sums::default()) == totals

@@ -7,7 +7,8 @@ use crate::mapped_file::read_clocks;
 
 /// Interval at which the clocks are compared.
 const COMPARED_NANOS: u64 = 50_000_000;
-/// Interval at which a comparison goes into the recording; 10 s, so that the wall clock is known and the list stays short.
+/// Interval at which a comparison goes into the recording; 10 s, so that the wall clock is known
+/// and the list stays short.
 const STORED_NANOS: u64 = 10_000_000_000;
 
 /// See the module documentation.
@@ -20,7 +21,7 @@ pub(super) struct DrainClock {
 }
 
 /// One reading of the clocks.
-pub(super) struct Reading {
+pub(super) struct ClockReading {
     /// The counter, from the start.
     pub(super) ticks: u64,
     /// Nanoseconds from the start and the wall clock, when it is time to store them.
@@ -32,7 +33,7 @@ impl DrainClock {
         Self { scale, compared_nanos: 0, stored_nanos: 0, now_ticks: 0 }
     }
 
-    pub(super) fn read(&mut self, header: &FileHeader) -> Reading {
+    pub(super) fn read(&mut self, header: &FileHeader) -> ClockReading {
         let clocks = read_clocks(header.counter);
         let nanos = clocks.monotonic_nanos.saturating_sub(header.start_monotonic_nanos);
         let mut stored = None;
@@ -44,6 +45,6 @@ impl DrainClock {
                 stored = Some((nanos, clocks.wall_nanos));
             }
         }
-        Reading { ticks: clocks.counter.saturating_sub(header.start_counter), stored }
+        ClockReading { ticks: clocks.counter.saturating_sub(header.start_counter), stored }
     }
 }

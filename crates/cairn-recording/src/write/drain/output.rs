@@ -59,7 +59,8 @@ impl Output {
     }
 
     fn take_record(&mut self, record: &Record<'_>, scale: &TimeScale) {
-        // The clocks are read here; the program's readings would only make the list long. And stacks are written and forgotten.
+        // The clocks are read here; the program's readings would only make the list long. And
+        // stacks are written and forgotten.
         if !matches!(record, Record::Clock(_) | Record::Pc { .. } | Record::TreeWords { .. }) {
             self.tables.record(record);
         }
@@ -137,12 +138,13 @@ impl Output {
 #[derive(Default)]
 pub(super) struct MergedRecords {
     pub(super) lives: Lives,
-    /// The records of threads that are not in the packed recording yet: numbers, and names where the record is a name.
+    /// The records of threads that are not in the packed recording yet: numbers, and names where
+    /// the record is a name.
     threads: Vec<(u32, Option<Vec<u8>>)>,
     /// Rare records, one behind the other, each with where it ends.
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// Segments of which all is merged.
+    /// Segments that are merged to their end.
     pub(super) segments: Vec<u32>,
     findings: Vec<Finding>,
 }

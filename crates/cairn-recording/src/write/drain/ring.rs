@@ -30,7 +30,8 @@ impl SegmentRing {
         }
     }
 
-    /// Returns the segments that were taken since the last time: from the end of the file, or from the free ring.
+    /// Returns the segments that were taken since the last time: from the end of the file, or from
+    /// the free ring.
     pub(super) fn new_segments(&mut self, shared: &mut SharedFile) -> Vec<u32> {
         let claimed = shared.load(control::CLAIMED_SEGMENTS as u64);
         if claimed > shared.known_length() / SEGMENT_BYTES as u64 {
@@ -47,7 +48,7 @@ impl SegmentRing {
         new
     }
 
-    /// Takes in segments of which all is merged.
+    /// Takes in segments that are merged to their end.
     pub(super) fn take_merged(&mut self, merged: &mut Vec<u32>) {
         self.drained.append(merged);
     }
@@ -57,16 +58,17 @@ impl SegmentRing {
         self.drained.len()
     }
 
-    /// Gives the drained segments back to the program, of which the packed file has everything.
+    /// Gives the drained segments back to the program; the packed file has everything of them.
     pub(super) fn give_back(&mut self, shared: &SharedFile) {
-        // Not over entries that the program has taken since the last look: which segments these are has still to be read.
+        // Not over entries that the program has taken since the last look: which segments these are
+        // has still to be read.
         let unseen = (self.given - self.seen_taken).min(control::FREE_RING_ENTRIES as u64);
         let room = control::FREE_RING_ENTRIES as u64 - unseen;
         let count = self.drained.len().min(room as usize);
         for segment in self.drained.drain(..count) {
             let offset = segment_offset(segment);
-            // Without a header the segment is empty until the next thread that takes it writes one; whenever this process is
-            // killed, it is either that or whole.
+            // Without a header the segment is empty until the next thread that takes it writes one;
+            // whenever this process is killed, it is either that or whole.
             shared.store(offset + SegmentHeader::COMMITTED_OFFSET as u64, 0);
             for word in 0..SEGMENT_HEADER_BYTES as u64 / 8 {
                 shared.store(offset + word * 8, 0);
