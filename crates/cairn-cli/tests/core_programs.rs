@@ -350,7 +350,7 @@ fn debugger(name: &str, script: &Path, open: &[&str]) -> Command {
     if name == "gdb" {
         let source = format!("source {}", script.display());
         command.args(["-nx", "-q", "-batch", "-ex", "set debuginfod enabled off", "-ex", &source]).args(open);
-        command.args(["-ex", "cairn-block kept"]);
+        command.args(["-ex", "cairn-block retained"]);
         return command;
     }
     // Where Debian's lldb looks for its own Python modules, they are not.
@@ -362,7 +362,7 @@ fn debugger(name: &str, script: &Path, open: &[&str]) -> Command {
         command.env("PYTHONPATH", modules);
     }
     let import = format!("command script import {}", script.display());
-    command.args(["-b", "--no-lldbinit"]).args(open).args(["-o", &import, "-o", "cairn-block kept"]);
+    command.args(["-b", "--no-lldbinit"]).args(open).args(["-o", &import, "-o", "cairn-block retained"]);
     command
 }
 

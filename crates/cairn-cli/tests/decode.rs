@@ -37,8 +37,8 @@ fn a_text_given_as_argument_is_decoded() {
 fn decode_finds_marks_anywhere_in_a_line_and_skips_other_lines() {
     let log = format!("boot\n[00:00:01] N: lost {DOCUMENTED} bytes\r\nHello123\n");
     cairn().arg("decode").stdin(log.clone()).assert().success().stdout_eq(DECODED);
-    let kept = format!("boot\n{DECODED}Hello123\n");
-    cairn().args(["decode", "--keep", "-"]).stdin(log).assert().success().stdout_eq(kept);
+    let printed = format!("boot\n{DECODED}Hello123\n");
+    cairn().args(["decode", "--keep", "-"]).stdin(log).assert().success().stdout_eq(printed);
 }
 
 #[test]
