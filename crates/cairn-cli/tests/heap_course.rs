@@ -433,7 +433,7 @@ fn pool_blocks_are_reported_by_the_allocating_stack() {
     let directory = scratch("pool");
     let program = compile(&directory, "../../../examples/c/pool.c", "pool", &[]);
     let shown = same_as_plain(&directory, &program, &[]);
-    assert_eq!(shown.output, "300 sessions are kept\n");
+    assert_eq!(shown.output, "300 sessions remain\n");
     let report = report(&directory, &["--by", "stack", "--cost", "count"]);
     let of = |function: &str| {
         let is_of = |entry: &&Value| {

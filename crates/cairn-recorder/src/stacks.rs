@@ -7,9 +7,8 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use cairn_capture::{NewStacks, StackCursor, StackId, StackRow, StopReason};
-use cairn_format::Frame;
-use cairn_format::recording::{MAX_TREE_WORDS, PcKind, control};
+use cairn_capture::{NewStacks, StackCursor, StackId, StackRow};
+use cairn_format::recording::{MAX_TREE_WORDS, control};
 
 use crate::modules;
 use crate::os::ErrnoGuard;
@@ -25,7 +24,7 @@ fn publish_frame(tables: &mut TableWriter<'_>, row: &StackRow) {
     if recorder.published.has(row.frame_id) {
         return;
     }
-    let (kind, address) = kind_and_address(row);
+    let (kind, address) = row.kind_and_address();
     let module = modules::number_of(&recorder.modules, row.module, address, tables);
     if tables.append(3, |sink| sink.pc(row.frame_id.number(), kind, address, module)) {
         recorder.published.add(row.frame_id);
@@ -135,19 +134,4 @@ pub(crate) fn begin(recorder: &Recorder) {
         None => recorder.tables.leave_out(0),
     }
     publish_left_out(recorder);
-}
-
-/// Translates the frame or stop reason of a row into the format's kind and address.
-fn kind_and_address(row: &StackRow) -> (PcKind, u64) {
-    match row.frame {
-        Ok(Frame::ProgramCounter(address)) => (PcKind::ProgramCounter, address.value()),
-        Ok(frame) => (PcKind::ReturnAddress, frame.address().map_or(0, |address| address.value())),
-        Err(StopReason::NoUnwindInfo { pc }) => (PcKind::NoUnwindInfo, pc.value()),
-        Err(StopReason::BadUnwindInfo { pc }) => (PcKind::BadUnwindInfo, pc.value()),
-        Err(StopReason::UnreadableMemory { address }) => (PcKind::UnreadableMemory, address.value()),
-        Err(StopReason::NoProgress { pc }) => (PcKind::NoProgress, pc.value()),
-        Err(StopReason::OutsideStack { address }) => (PcKind::OutsideStack, address.value()),
-        Err(StopReason::UnknownRegister { register }) => (PcKind::UnknownRegister, register.into()),
-        Err(_) => (PcKind::Limit, 0),
-    }
 }

@@ -17,7 +17,7 @@ use crate::linux::headerless;
 use crate::linux::index::MIX;
 use crate::linux::module_state::{ModuleState, is_unloading};
 use crate::linux::own_memory;
-use crate::linux::pc_kind::PcKind;
+use crate::linux::pc_kind::{self, PcKind};
 
 /// glibc's `struct dl_find_object` on x86-64 and AArch64.
 #[repr(C)]
@@ -259,7 +259,7 @@ pub(crate) fn identity_at(pc: u64, kind: PcKind, state: &ModuleState) -> u32 {
     /// identity. It saves a hundred nanoseconds, a third of the cost of a new address.
     static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-    let Some(object) = kind.code_address(pc).and_then(LoadedModules::find) else { return 0 };
+    let Some(object) = pc_kind::code_address(kind, pc).and_then(LoadedModules::find) else { return 0 };
     let module_state = state.value();
     let parts = [object.map_start as u64, object.map_end as u64, object.link_map as u64, module_state];
     let tag = parts.iter().fold(1, |hash: u64, part| (hash ^ part).wrapping_mul(MIX)) & !u64::from(u32::MAX);
@@ -296,7 +296,7 @@ impl Identities {
     }
 
     pub(crate) fn identity_at(&mut self, pc: u64, kind: PcKind) -> u32 {
-        let Some(object) = kind.code_address(pc).and_then(LoadedModules::find) else { return 0 };
+        let Some(object) = pc_kind::code_address(kind, pc).and_then(LoadedModules::find) else { return 0 };
         let start = object.map_start as u64;
         let Some(known) = self.known.get_mut((start >> 12) as usize % Self::PLACES) else { return 0 };
         if known.0 != start {

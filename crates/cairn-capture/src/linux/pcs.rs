@@ -14,7 +14,7 @@ use cairn_unwind::StopReason;
 use crate::linux::arch::Rule;
 use crate::linux::index::{Index, MIX};
 use crate::linux::modules::Identities;
-use crate::linux::pc_kind::PcKind;
+use crate::linux::pc_kind::{self, PcKind};
 use crate::linux::region::{Elements, Region, ZeroedAtomics};
 
 /// Bits of a pc number; 26, so that a cache entry of 8 bytes has 38 left for its tag.
@@ -48,7 +48,7 @@ impl PcEntry {
     /// The frame, or the reason why the stack ends here.
     pub(crate) fn meaning(&self) -> Result<Frame, StopReason> {
         let address = AbsoluteAddress::new(self.pc());
-        Err(match PcKind::from_bits(self.kind.load(Ordering::Relaxed)) {
+        Err(match pc_kind::from_bits(self.kind.load(Ordering::Relaxed)) {
             PcKind::ReturnAddress => return Ok(Frame::ReturnAddress(address)),
             PcKind::ProgramCounter => return Ok(Frame::ProgramCounter(address)),
             PcKind::NoUnwindInfo => StopReason::NoUnwindInfo { pc: address },
@@ -57,7 +57,7 @@ impl PcEntry {
             PcKind::NoProgress => StopReason::NoProgress { pc: address },
             PcKind::OutsideStack => StopReason::OutsideStack { address },
             PcKind::UnknownRegister => StopReason::UnknownRegister { register: address.value() as u16 },
-            PcKind::Limit => StopReason::Limit,
+            _ => StopReason::Limit,
         })
     }
 }
@@ -175,7 +175,7 @@ impl Pcs {
             let (Some(entry), Some(identity)) = (entries.get(number), identities.get(number)) else {
                 return true;
             };
-            let kind = PcKind::from_bits(entry.kind.load(Ordering::Relaxed));
+            let kind = pc_kind::from_bits(entry.kind.load(Ordering::Relaxed));
             now.identity_at(entry.pc(), kind) != identity.load(Ordering::Relaxed)
         });
     }

@@ -15,6 +15,7 @@ use cairn_unwind::StopReason;
 
 use crate::linux::modules::{self, LoadedModules};
 use crate::linux::own_memory;
+use crate::linux::pc_kind::{self, PcKind};
 use crate::linux::process::process;
 use crate::linux::stack::StackId;
 use crate::linux::tree::TreeWord;
@@ -67,6 +68,18 @@ pub struct StackRow {
     pub frame_id: FrameId,
     /// The module of that frame.
     pub module: ModuleIdentity,
+}
+
+impl StackRow {
+    /// Returns the kind and the address of the row's frame, as recordings have them.
+    #[must_use]
+    pub fn kind_and_address(&self) -> (PcKind, u64) {
+        match self.frame {
+            Ok(Frame::ProgramCounter(address)) => (PcKind::ProgramCounter, address.value()),
+            Ok(frame) => (PcKind::ReturnAddress, frame.address().map_or(0, |address| address.value())),
+            Err(reason) => pc_kind::of_stop(reason).unwrap_or((PcKind::Limit, 0)),
+        }
+    }
 }
 
 impl StackId {

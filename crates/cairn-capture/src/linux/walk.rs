@@ -17,7 +17,7 @@ use crate::linux::arch::{
 };
 use crate::linux::mapping;
 use crate::linux::modules::{LoadedModules, rule_at};
-use crate::linux::pc_kind::PcKind;
+use crate::linux::pc_kind::{self, PcKind};
 use crate::linux::process::Process;
 use crate::linux::stack_memory::StackMemory;
 
@@ -174,7 +174,7 @@ pub(crate) fn walk(
         (Some(StopReason::EndOfStack), Some((frame, sp))) => Some(reason_of_end(frame, sp, memory)),
         (reason, _) => reason,
     };
-    if let Some((kind, address)) = reason.and_then(PcKind::of_stop) {
+    if let Some((kind, address)) = reason.and_then(pc_kind::of_stop) {
         *numbers.all().get_mut(count)? = process.number(address, kind)?;
         count += 1;
     }
