@@ -58,7 +58,7 @@ pub struct BuiltThread(usize);
 /// A frame to write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BuiltFrame {
-    /// What it is, or, as the outermost one, why the stack ends.
+    /// Kind of the frame, or, as the outermost one, the reason why the stack ends.
     pub kind: PcKind,
     /// Its address.
     pub address: u64,
@@ -113,7 +113,7 @@ impl SpoolBuilder {
             nodes: HashMap::new(),
             next_word: 1,
         };
-        // What belongs to no thread is in the first one's segments; it has no name and no events.
+        // Records without a thread are in the first one's segments; it has no name and no events.
         spool.add_thread(0, 0);
         spool
     }

@@ -41,7 +41,7 @@ pub struct StackTree {
 pub(crate) struct Pc {
     pub(crate) address: u64,
     pub(crate) module: u32,
-    /// Of [`PcKind`]; [`NO_PC`] for numbers that were not read.
+    /// Number of the [`PcKind`]; [`NO_PC`] for numbers that were not read.
     kind: u32,
 }
 

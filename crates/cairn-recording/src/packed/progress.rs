@@ -26,7 +26,7 @@ pub(crate) struct Progress {
     pub(crate) offset: u32,
     /// No later than it.
     pub(crate) ticks: u64,
-    /// It is the second half of a move, the first one of which was written.
+    /// It is the second half of a move whose first half was written.
     pub(crate) is_moving: bool,
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Lives {
     last_given: u32,
 }
 
-/// What is known of one life.
+/// Facts about one life.
 #[derive(Clone, Default, Debug)]
 struct Life {
     kernel_thread: u32,
@@ -220,7 +220,7 @@ impl Lives {
         }
     }
 
-    /// What is known of one life.
+    /// Returns the facts about one life.
     pub(crate) fn thread(&self, number: u32, scale: &TimeScale) -> Option<Thread> {
         Some(self.rows.get(&number)?.thread(number, scale))
     }
@@ -240,9 +240,10 @@ impl Lives {
 /// Clocks of two files that were made of one spool differ by less.
 const SLACK_NANOS: u64 = 10_000_000;
 
-/// The numbers that threads of the rest of a spool have in the packed recording in front of it: the
-/// same kernel thread at the same time is the same thread, all others get numbers that it does not
-/// use.
+/// Numbers the threads in the rest of a spool as the packed recording in front of it does.
+///
+/// The same kernel thread at the same time is the same thread; all others get numbers that the
+/// packed recording does not use.
 pub(crate) fn numbers_behind(
     packed: &[Thread],
     rest: &[Thread],
