@@ -307,7 +307,7 @@ impl fmt::Display for Finding {
                 write!(f, "chunk {kind} at byte {offset} is of a kind that this cairn does not know")
             }
             Self::UnusableSums { offset, problem } => {
-                write!(f, "the sums kept at byte {offset} are of no use: {problem}; the events were read instead")
+                write!(f, "the sums stored at byte {offset} are of no use: {problem}; the events were read instead")
             }
             Self::DamagedIndex => f.write_str(
                 "the index is damaged; it was made again from the chunks that were found, and others may be missing",

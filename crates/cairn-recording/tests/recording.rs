@@ -32,7 +32,7 @@ impl Seen {
         self.nanos = at.nanos;
     }
 
-    /// What lives at the end, as (stack, size) with counts.
+    /// Returns the blocks that live at the end, as (stack, size) with counts.
     fn left(&self) -> BTreeMap<(u32, u64), u64> {
         let mut left = BTreeMap::new();
         self.live.values().for_each(|block| *left.entry(*block).or_default() += 1);
@@ -80,8 +80,9 @@ fn expected_left(live: &[spool::Block]) -> BTreeMap<(u32, u64), u64> {
     left
 }
 
-/// A program of some threads that allocate and free each other's blocks, with times that hardly
-/// tell the order.
+/// Builds a program of some threads that allocate and free each other's blocks.
+///
+/// Its times hardly give the order.
 fn entangled(seed: u64, threads: u32, interval: u32, events: u32, first_epoch: u32) -> Program {
     let mut random = Random(seed | 1);
     let mut program = Program::new(threads, interval);
@@ -484,8 +485,9 @@ fn a_spool_cut_anywhere_tells_the_records_before_the_cut() {
     assert!(lengths.is_sorted() && lengths.iter().all(|&length| length <= whole.len()));
 }
 
-/// Where it is worth while to cut a spool: its control words and facts, each committed byte and
-/// what is around it.
+/// Returns the places where cutting a spool is worthwhile.
+///
+/// These are its control words and facts, each committed byte and the bytes around it.
 fn telling_cuts(bytes: &[u8]) -> Vec<usize> {
     let mut cuts: Vec<usize> = (0..400).chain((400..65536).step_by(977)).collect();
     for (number, block) in bytes.chunks(65536).enumerate().skip(1) {

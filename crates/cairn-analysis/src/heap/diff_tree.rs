@@ -84,7 +84,7 @@ enum PathFate {
 
 /// Decides which paths stay, and merges the sums of the others into outer paths.
 ///
-/// Each goes to the first of its outer paths that is large enough.
+/// Each goes to the outermost path on its way that is not large enough.
 fn keep_largest(
     paths: &[(u32, u32)],
     sums: &mut [(Sums, Sums)],

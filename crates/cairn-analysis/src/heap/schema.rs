@@ -243,17 +243,17 @@ impl From<&Resident> for ResidentJson {
 /// Standard errors.
 #[derive(Clone, Copy, PartialEq, Serialize, Debug)]
 pub struct ErrorsJson {
-    /// Change of the allocations.
+    /// Standard error of the allocations.
     pub allocations: f64,
-    /// Change of their bytes.
+    /// Standard error of their bytes.
     pub allocated_bytes: f64,
-    /// Change of the blocks that were not freed.
+    /// Standard error of the blocks that were not freed.
     pub leaked_allocations: f64,
-    /// Change of their bytes.
+    /// Standard error of their bytes.
     pub leaked_bytes: f64,
-    /// Change of the blocks at the peak.
+    /// Standard error of the blocks at the peak.
     pub peak_allocations: f64,
-    /// Change of their bytes.
+    /// Standard error of their bytes.
     pub peak_bytes: f64,
 }
 

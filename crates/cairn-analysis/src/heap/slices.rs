@@ -57,8 +57,9 @@ pub struct Entry {
     pub slice: u32,
     /// Bytes that were allocated; of lifetimes, bytes of the blocks that were freed.
     pub allocated_bytes: u64,
-    /// Blocks that were allocated, in the unit of [`Sampling::stands_for`]; of lifetimes, blocks
-    /// that were freed.
+    /// Blocks that were allocated; of lifetimes, blocks that were freed.
+    ///
+    /// The unit is that of [`Sampling::stands_for`].
     pub allocations: u64,
     /// Bytes allocated less bytes freed.
     pub grown_bytes: i64,

@@ -25,7 +25,7 @@ use cairn_recording::{Detail, Finding, Recording, RecordingError, StoredSummary}
 
 pub(super) use brief::abridge;
 
-/// Limits that the tables of a recording set for its sums.
+/// Facts from the tables of a recording that its sums have to match.
 #[derive(Clone, Copy, Debug)]
 struct SummaryTables {
     stacks: usize,

@@ -151,7 +151,7 @@ impl<E: Events> Delivery<'_, E> {
         }
     }
 
-    /// Counts events whose places may be wrong.
+    /// Passes on events whose places may be wrong.
     #[cold]
     fn without_places(&mut self, origin: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool) {
         self.pass_on::<false>(origin, events, bytes, is_moving);

@@ -146,7 +146,7 @@ impl LaneQueue {
         self.missing
     }
 
-    /// Returns the claim of the next segment if it is left for later because too much data waits.
+    /// Returns when the next segment was taken, if it is left for later because too much data waits.
     ///
     /// A segment that was begun is read on: an event of it may wait that is older than its
     /// remaining ones.

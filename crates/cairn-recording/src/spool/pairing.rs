@@ -104,7 +104,7 @@ pub(crate) struct Pairing {
     /// The only lane that has allocated so far, or one of the constants.
     only_lane: u64,
     events: u64,
-    /// Tickets among them that were neither of an allocation nor of a free.
+    /// Events among them that were neither an allocation nor a free.
     others: u64,
     allocs: u64,
     /// Frees with tickets.
