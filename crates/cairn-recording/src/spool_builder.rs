@@ -83,7 +83,7 @@ pub struct SpoolBuilder {
 #[derive(Debug)]
 struct ThreadBlocks {
     kernel_thread: u32,
-    /// The block that it writes to.
+    /// The segment that it writes to.
     block: usize,
     sequence: u32,
 }
@@ -224,7 +224,7 @@ impl SpoolBuilder {
         BuiltThread(thread)
     }
 
-    /// Gives the thread a block.
+    /// Gives the thread a segment.
     fn claim(&mut self, thread: usize, nanos: u64) {
         let Some(own) = self.threads.get_mut(thread) else { return };
         let header = SegmentHeader {
@@ -350,7 +350,7 @@ mod tests {
             let mut expected = Vec::new();
             for (index, (addresses, thread, repeated)) in stacks.iter().enumerate() {
                 let nanos = 100 * (index as u64 + 1);
-                // Deep ones take several blocks.
+                // Deep ones take several segments.
                 let addresses: Vec<u64> =
                     addresses.iter().flat_map(|&address| (0..*repeated as u64).map(move |n| address * 1000 + n)).collect();
                 let frames: Vec<_> = addresses.iter().map(|&address| BuiltFrame {

@@ -352,14 +352,14 @@ fn times_of_allocations_are_as_exact_as_their_quantum() {
     }
 }
 
-/// Marks of four threads in many blocks, tables apart, threads that come and go in one log.
+/// Marks of four threads in many segments, tables apart, threads that come and go in one log.
 fn marked(count: u64) -> Vec<u8> {
     let mut random = Random(77);
     let mut program = Program::new(4, 8);
     program.spool.keep_tables_apart();
     let stacks = program.spool.stacks(40);
     for number in 0..count {
-        // The first thread works ten times as much as the others, so that blocks of different
+        // The first thread works ten times as much as the others, so that segments of different
         // lengths of time lie side by side.
         let thread = [1, 1, 1, 1, 1, 1, 1, 2, 3, 4][random.below(10) as usize];
         program.counter += random.below(60_000);
@@ -406,7 +406,7 @@ fn a_window_reads_no_more_of_a_spool_than_it_needs() {
     let (since, until) = (end / 2, end / 2 + end / 50);
     let before = told(&whole, &Wanted::OTHERS.between(since, until));
     assert!(before.len() > 100);
-    // Damage in the first block that was full before; what is not read is not noticed.
+    // Damage in the first segment that was full before; what is not read is not noticed.
     let mut blocks = bytes.chunks_mut(65536).skip(1);
     let early = blocks.find(|block| SegmentHeader::read(block).is_ok_and(|header| header.has_no_tables));
     early.unwrap()[30_000..30_008].fill(0);
@@ -475,7 +475,7 @@ fn a_spool_cut_anywhere_tells_the_records_before_the_cut() {
                 let torn =
                     recording.findings().iter().any(|finding| matches!(finding, Finding::TornTail { .. }));
                 let seen = told(&recording, &Wanted::OTHERS).len();
-                // The last block is rarely full: what is cut there was never written.
+                // The last segment is rarely full: what is cut there was never written.
                 assert!(torn || seen == whole.len(), "cut at {cut}: {:?}", recording.findings());
                 lengths.push(seen);
             }
@@ -544,7 +544,7 @@ proptest! {
     ) {
         let mut bytes = sample(seed, is_packed);
         for (place, value) in changes {
-            // Mostly where something is: headers of blocks and chunks, and records.
+            // Mostly where something is: headers of segments and chunks, and records.
             let place = place as usize % bytes.len();
             let place = if is_packed || place.is_multiple_of(2) { place } else { place / 65536 * 65536 + place % 2048 };
             let place = place.min(bytes.len() - 1);

@@ -152,9 +152,9 @@ const LANE_BYTES: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// And is stopped, or has no processor, when nothing came for so long.
 const STALLED: Duration = Duration::from_secs(3);
-/// Age of a drain from which missing data counts as never to be written; 1 s.
+/// Time for which the packed file may catch up with the spool; 1 s.
 ///
-/// A process that does not drain any more has not written the data that existed when it began.
+/// If no process drains the spool after that, the missing data is never written.
 const CATCHES_UP: Duration = Duration::from_secs(1);
 /// Maximum share of the time for reading a file as a whole again and again; one part in 10.
 const SHARE_OF_READING: u32 = 10;

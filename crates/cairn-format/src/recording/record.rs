@@ -17,6 +17,9 @@
 //!
 //! The hot ones are first and last: an allocation takes two slots and a local free one. Tags that
 //! are not known are skipped by their length.
+//!
+//! Long because reader and writer of every record are in one file: each arm of one mirrors a
+//! method of the other, and both change together.
 
 use core::fmt;
 

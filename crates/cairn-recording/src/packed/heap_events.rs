@@ -30,8 +30,8 @@
 //! After an allocation at a numbered site, that site goes to the front of the list of (at most
 //! eight) successors of the thread's last numbered site, and becomes that.
 //!
-//! Writer and reader are in one file, although it is long: each line of one mirrors a line of the
-//! other, and both change together.
+//! Long because writer and reader are in one file: each line of one mirrors a line of the other,
+//! and both change together.
 //!
 //! Chunks of the older kind, [`ChunkKind::HEAP`], know no jumps, and have plain numbers in their
 //! column of times.

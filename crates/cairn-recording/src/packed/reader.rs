@@ -172,7 +172,10 @@ pub(crate) fn early_end_of(totals: &Totals, header: &FileHeader) -> Option<RawEa
     Some(RawEarlyEnd { cause, counter, missed })
 }
 
-/// A damaged one is passed over: those before it are as good, as long as the spool has the blocks.
+/// Reads the last readable chunk of progress.
+///
+/// A damaged one is passed over: those before it are as good, as long as the spool has the
+/// segments.
 fn last_progress(
     source: &Source,
     reader: &mut ChunkReader,

@@ -1,9 +1,9 @@
 //! One order for the events of all threads of a spool.
 //!
-//! Every thread's events lie in order in its blocks, with a stamp now and then. Events between two
-//! stamps are taken to be evenly spread, and the lanes are merged by that time. So the order across
-//! threads is as good as the stamps are; which allocation a free belongs to does not depend on it
-//! (`pairing`).
+//! Every thread's events lie in order in its segments, with a stamp now and then. Events between
+//! two stamps are taken to be evenly spread, and the lanes are merged by that time. So the order
+//! across threads is as good as the stamps are; which allocation a free belongs to does not depend
+//! on it (`pairing`).
 //!
 //! Works on what is there: a program may still be writing, so a lane that has run out is read
 //! again.
@@ -60,7 +60,7 @@ pub(crate) struct RawFree {
 
 /// Gives a lane what follows in it.
 pub(crate) trait Feed {
-    /// Replaces `bytes` by the records of the lane's next block. `None` when there are none at
+    /// Replaces `bytes` by the records of the lane's next segment. `None` when there are none at
     /// present.
     fn more(&mut self, lane: u32, bytes: &mut Vec<u8>) -> Option<NextPiece>;
 
@@ -81,9 +81,9 @@ pub(crate) trait Feed {
 }
 
 pub(crate) struct NextPiece {
-    /// Not before this time: ticks when the block was taken.
+    /// Not before this time: ticks when the segment was taken.
     pub(crate) ticks: u64,
-    /// Where in its block the first byte was.
+    /// Where in its segment the first byte was.
     pub(crate) offset: usize,
     /// The number of the thread whose events these are, up to the next record of kind *began*.
     pub(crate) thread: u32,
@@ -181,7 +181,7 @@ struct LaneEvents {
     generation: u32,
     /// Ticks of the last stamp.
     ticks: u64,
-    /// Where `bytes` begin in their block, for messages.
+    /// Where `bytes` begin in their segment, for messages.
     offset: usize,
     is_moving: bool,
 }

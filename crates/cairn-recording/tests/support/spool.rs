@@ -1,8 +1,8 @@
 //! A program that never ran: what its threads do is given, and the spool is what a recorder would
 //! have written.
 //!
-//! Nothing here uses the reader's code; the bytes come from `cairn_format`'s writers, block by
-//! block.
+//! Nothing here uses the reader's code; the bytes come from `cairn_format`'s writers, segment by
+//! segment.
 
 #![allow(dead_code, reason = "each user of this file needs a part of it")]
 
@@ -27,7 +27,7 @@ pub(crate) struct Spool {
     pub(crate) control: Vec<u8>,
     blocks: Vec<Vec<u64>>,
     heads: Vec<SegmentHeader>,
-    /// By thread and lane: the block that is written to.
+    /// By thread and lane: the segment that is written to.
     open: Vec<((u32, Lane), usize)>,
     slots: Vec<u64>,
     /// Where modules, addresses and words go.
@@ -38,7 +38,7 @@ pub(crate) struct Spool {
     ///
     /// It is that of the thread that has the number now.
     kernel_threads: HashMap<u32, u32>,
-    /// The order of all writes: block and slots.
+    /// The order of all writes: segment and slots.
     pub(crate) journal: Option<Vec<(usize, usize)>>,
 }
 
