@@ -154,7 +154,7 @@ pub struct Recorded {
     pub started_wall_nanos: u64,
     /// How it ended: `exit`, `exec`, `stopped`, or `gone`.
     ///
-    /// `gone` is the end of a child by `_exit` or a signal. Empty when the recording has no end.
+    /// `gone` is the end of a child by `_exit` or a signal. `None` when the recording has no end.
     pub end: Option<&'static str>,
     /// Whether the recording ended, or was read, before the program ended.
     ///

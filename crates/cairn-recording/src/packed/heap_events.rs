@@ -47,9 +47,9 @@ use crate::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted}
 use crate::prefetch::{Table, prefetch};
 use crate::spool::deliver::Slots;
 
-/// Maximum distance, in allocations, at which the writer names a block by its distance; 32.
+/// Limit of the distance, in allocations, by which the writer names a block; 32, exclusive.
 ///
-/// The reader accepts three times that, which older writers used.
+/// The reader accepts up to three times that, which older writers used.
 const NEAR: u32 = 32;
 const FREE_SLOT: u8 = 96;
 const FREE_WIDE_SLOT: u8 = 97;

@@ -146,7 +146,7 @@ impl LaneQueue {
         self.missing
     }
 
-    /// Returns when the next segment was taken, if it is left for later because too much data waits.
+    /// Returns when the next segment was taken, if too much data waits to read it now.
     ///
     /// A segment that was begun is read on: an event of it may wait that is older than its
     /// remaining ones.
