@@ -156,7 +156,7 @@ const STALLED: Duration = Duration::from_secs(3);
 ///
 /// If no process drains the spool after that, the missing data is never written.
 const CATCHES_UP: Duration = Duration::from_secs(1);
-/// Maximum share of the time for reading a file as a whole again and again; one part in 10.
+/// Minimum pause between two reads of a whole file, in durations of such a read; 10.
 const SHARE_OF_READING: u32 = 10;
 
 impl std::fmt::Debug for LiveHeap {
