@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// All that must be found out while the process stands still.
+/// Collects everything that requires the process to be stopped.
 fn look(process: &StoppedProcess) -> Vec<Found> {
     let mut files = HashMap::new();
     let mut place = |address: AbsoluteAddress| {

@@ -73,7 +73,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Recognises a file by its first bytes, of which [`START_BYTES`] are enough.
+    /// Recognises a file by its first bytes; [`START_BYTES`] are enough.
     #[must_use]
     pub fn of_start(start: &[u8]) -> Self {
         const MAGICS: [(&[u8], FileKind); 17] = [

@@ -1,4 +1,5 @@
-//! Answers questions about heaps: where memory went, what leaked, what changed, and what happened when.
+//! Answers questions about heaps: where memory went, what leaked, what changed, and what happened
+//! when.
 //!
 //! Every answer is a value; `cairn-cli` prints them and `cairn-web` makes pages of them.
 //!

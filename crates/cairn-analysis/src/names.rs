@@ -120,8 +120,9 @@ impl Names {
         module
     }
 
-    /// Falls back to the PDB file of a module's name: Windows programs are often archived without
-    /// their files, and PDB files without an id.
+    /// Falls back to the PDB file of a module's name.
+    ///
+    /// Windows programs are often archived without their files, and PDB files without an id.
     fn symbols_alone(&mut self, path: &Path, module: ModuleId) -> ModuleId {
         let Some(Unknown::NoSuchFile { .. }) = self.symbolizer.module_report(module).missing else {
             return module;
@@ -137,8 +138,9 @@ impl Names {
     }
 }
 
-/// Returns the frames of an answer, without those of which only the function's start is known: such
-/// a name says less than module and offset.
+/// Returns the frames of an answer, without those where only a function's start is known.
+///
+/// Such a name says less than module and offset.
 #[must_use]
 pub fn named_frames(resolution: &Resolution) -> &[SourceFrame] {
     match resolution.frames() {
@@ -147,8 +149,9 @@ pub fn named_frames(resolution: &Resolution) -> &[SourceFrame] {
     }
 }
 
-/// Returns the frames of a mark, without the recorder's functions that the compiler inlined there:
-/// a mark is about the program.
+/// Returns the frames of a mark, without the recorder's functions that were inlined there.
+///
+/// A mark is about the program.
 #[must_use]
 pub fn without_recorder(frames: &[SourceFrame]) -> &[SourceFrame] {
     let is_recorders =

@@ -86,7 +86,7 @@ pub enum Question {
     Sizes,
     /// How long the blocks lived.
     Lifetimes,
-    /// What a stretch of time, or a moment, holds.
+    /// Sums of a stretch of time, or of a moment.
     Times,
     /// When the program held most.
     PeakTime,
@@ -110,7 +110,7 @@ impl fmt::Display for Question {
 pub enum ReadDetail {
     /// Everything.
     Whole,
-    /// What a picture of the whole shows: see [`HeapRecording::read_brief`].
+    /// Data of the picture of the whole: see [`HeapRecording::read_brief`].
     Brief,
     /// Sums by stack: see [`HeapRecording::read_stacks`].
     Stacks,
@@ -186,7 +186,7 @@ pub trait ForeignFormats: Sync {
     ///
     /// # Errors
     ///
-    /// What is wrong with a file of a known format, and where.
+    /// When a file of a known format is damaged; it gives the problem and its place.
     fn open(&self, path: &Path, options: &SourceOptions) -> Result<Option<OpenedImport>, ImportError>;
 
     /// Unpacks the first bytes of a compressed file; `None` if that cannot be done.
@@ -233,7 +233,7 @@ impl fmt::Debug for SourceOptions {
     }
 }
 
-/// What a [`HeapSource`] reads.
+/// Result of a [`HeapSource`].
 #[derive(Debug)]
 pub enum SourceHeap {
     /// A recording, also of a program that still runs.
@@ -262,7 +262,7 @@ impl fmt::Debug for HeapSource {
     }
 }
 
-/// What a reader of the answers should know of the file.
+/// Notes about a file for the reader of its answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Remark {
     /// A sentence.
@@ -419,7 +419,7 @@ impl HeapSource {
         !matches!(self.heap, SourceHeap::Recording(_) | SourceHeap::Imported(_))
     }
 
-    /// What kind of file it is, in a word or two.
+    /// Returns the kind of the file, in a word or two.
     #[must_use]
     pub fn kind_name(&self) -> &'static str {
         match &self.heap {
@@ -430,7 +430,7 @@ impl HeapSource {
         }
     }
 
-    /// What is known of the program beside its sums.
+    /// Returns the facts about the program beside its sums.
     #[must_use]
     pub fn about(&self) -> About {
         match &self.heap {
@@ -463,7 +463,7 @@ impl HeapSource {
         }
     }
 
-    /// What the blocks are that were not freed within a span.
+    /// Returns the kind of the blocks that were not freed within a span.
     #[must_use]
     pub fn unfreed(&self, span: TimeSpan) -> Unfreed {
         match &self.heap {
@@ -474,8 +474,10 @@ impl HeapSource {
         }
     }
 
-    /// The cost that people ask for first: of a span or an image the blocks that are alive, of
-    /// files without frees what was allocated, of those without bytes how often.
+    /// Returns the default cost of a report.
+    ///
+    /// It is the blocks that are alive for a span or an image, the allocated bytes for files
+    /// without frees, and the number of allocations for files without bytes.
     #[must_use]
     pub fn usual_cost(&self, span: TimeSpan) -> Cost {
         let usual = match &self.heap {
@@ -652,8 +654,9 @@ impl HeapSource {
         }
     }
 
-    /// Adds up what a scope asks for, and what happened in each slice of the time; a file without
-    /// times has none.
+    /// Adds up the events of a scope, and those of each slice of the time.
+    ///
+    /// A file without times has no slices.
     ///
     /// # Errors
     ///
@@ -675,7 +678,7 @@ impl HeapSource {
         SourceError::recording(&self.path, &self.options, error)
     }
 
-    /// What a reader of the answers should know of the file, beside what answers themselves say.
+    /// Returns the notes about the file, beside those in the answers themselves.
     #[must_use]
     pub fn remarks(&self) -> Vec<Remark> {
         let remark = |is_loss: bool| move |text: &String| Remark { text: text.clone(), is_loss };

@@ -22,8 +22,9 @@ use cairn_recording::{
 };
 use spool::{Program, Random, START, Spool};
 
-/// Writes what a program's threads wrote, in the same order, as the recorder would: into blocks of
-/// the free ring, or else from the end, never without storage.
+/// Writes the records of a program's threads, in the same order, as the recorder would.
+///
+/// They go into segments of the free ring, or else from the end, never without storage.
 struct Player<'a> {
     file: &'a File,
     spool: &'a Spool,
@@ -98,7 +99,7 @@ fn directory(name: &str) -> PathBuf {
     directory
 }
 
-/// A program that fills so many blocks.
+/// Builds a program that fills several segments on each thread.
 fn busy_program(threads: u32, events: u32) -> Program {
     program_with_blocks(threads, events, SEGMENT_BYTES)
 }
@@ -181,7 +182,7 @@ fn blocks_are_taken_while_the_free_ring_is_full() {
         let (block, slots) = rest.next().expect("there are more blocks");
         player.write(block, slots);
     }
-    // What it is given back fills the ring.
+    // The segments that it gets back fill the ring.
     for _ in 0..3 {
         drain.step().unwrap();
     }
@@ -302,7 +303,7 @@ fn what_lies_behind_a_gap_is_read_in_parts() {
             break;
         }
     }
-    // Four mebibytes of allocations and frees hold no more than so many.
+    // Four mebibytes of allocations and frees hold no more than this.
     let parts: Vec<u64> = seen.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(parts.len() >= 3 && parts.iter().all(|&part| part < 300_000), "{parts:?}");
     let (summary, findings) = drain.finish().unwrap();
@@ -442,7 +443,7 @@ fn a_packed_file_of_a_killed_drain_opens() {
     fs::remove_dir_all(directory).unwrap();
 }
 
-/// What a recording tells of [`busy_program`].
+/// Sums of a recording of [`busy_program`].
 #[derive(Default)]
 struct Told {
     allocations: u64,
@@ -467,8 +468,9 @@ impl Events for Told {
 
 const DRAINED: &str = "CAIRN_TEST_DRAINED_SPOOL";
 
-/// Not a test by itself: the process that [`a_killed_drain_loses_nothing_and_tells_nothing_twice`]
-/// kills.
+/// Drains in the process that [`a_killed_drain_loses_nothing_and_tells_nothing_twice`] kills.
+///
+/// This is not a test by itself.
 #[test]
 fn drains_until_it_is_killed() {
     let Some(spool) = std::env::var_os(DRAINED) else { return };
@@ -566,8 +568,9 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
     fs::remove_dir_all(directory).unwrap();
 }
 
-/// Follows the file while `write` is called between the looks, until that has nothing more; answers
-/// with the numbers of the marks.
+/// Follows the file and calls `write` between the reads, until that has nothing more.
+///
+/// Returns the numbers of the marks.
 fn follow(path: &Path, write: &mut dyn FnMut() -> bool) -> Vec<i64> {
     let mut marks = Vec::new();
     let mut times = Vec::new();
@@ -629,7 +632,7 @@ fn a_spool_that_grows_is_followed_and_nothing_is_read_twice() {
     let mut parts = journal.chunks(3_001);
     let mut looks = 0;
     let marks = follow(&path, &mut || {
-        // What was there at the look before is not looked at again.
+        // Data that existed at the read before is not read again.
         for &(place, written) in player.places.values().filter(|_| looks > 0) {
             let zeros = vec![0xff; written * 8];
             file.write_all_at(&zeros, place + SEGMENT_HEADER_BYTES as u64).unwrap();

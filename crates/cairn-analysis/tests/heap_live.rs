@@ -18,8 +18,10 @@ use cairn_format::recording::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader
 use cairn_recording::{Drain, EndReason, Finding, Recording};
 use spool::{Program, Random, Spool};
 
-/// Writes into a file what a program's threads wrote, in the same order, as the recorder would:
-/// into blocks of the free ring, or else from the end.
+/// Writes the records of a program's threads into a file, in the same order, as the recorder
+/// would.
+///
+/// They go into segments of the free ring, or else from the end.
 struct Writer<'a> {
     file: File,
     spool: &'a Spool,
@@ -70,7 +72,7 @@ impl<'a> Writer<'a> {
         self.claimed - 1
     }
 
-    /// Writes all of this, block by block: who looks afterwards sees no difference.
+    /// Writes all of this, segment by segment: a later reader sees no difference.
     fn write_all(&mut self, journal: &[(usize, usize)]) {
         let mut blocks: Vec<(usize, usize)> = Vec::new();
         let mut places: HashMap<usize, usize> = HashMap::new();
@@ -200,7 +202,7 @@ fn catch_up(heap: &mut LiveHeap) -> bool {
     }
 }
 
-/// What does not hang on the order across threads.
+/// Returns the sums that do not depend on the order across threads.
 fn counts(sums: &Sums) -> (u64, u64, u64, u64) {
     (sums.allocations, sums.allocated_bytes, sums.live_blocks, sums.live_bytes)
 }
@@ -384,7 +386,7 @@ fn live_heap_catches_up_at_once_and_says_how_far_it_is() {
     (0..3).for_each(|_| assert!(drain.step().is_ok()));
     let mut of_packed = LiveHeap::open(&spool_path).unwrap();
     assert_catches_up(&mut of_packed);
-    // What is packed is counted, up to the moment that the file names.
+    // Packed events are counted, up to the moment that the file names.
     let copied = of_packed.snapshot().profile.totals.allocations;
     let recording = Recording::open(&spool_path).unwrap();
     assert!(recording.growth().unwrap().is_drained);

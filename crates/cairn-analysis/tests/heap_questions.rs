@@ -80,7 +80,8 @@ fn profile(stacks: &Stacks, allocations: &[(usize, u64)]) -> HeapProfile {
     heap.finish(1_000)
 }
 
-/// The functions of a stack as they are shown, innermost first, by the rules as the documentation tells them.
+/// Returns the functions of a stack as reports show them, innermost first, by the documented
+/// rules.
 fn shown(stacks: &Stacks, stack: u32) -> Vec<String> {
     if stack == LOST_STACK {
         return vec!["[stack was lost]".into()];
@@ -334,5 +335,5 @@ fn a_cut_tree_says_what_is_left_out_and_asks_for_few_names() {
     let tree = questions.tree(Direction::FromMain, Cost::Peak, TreeLimits::default());
     assert_eq!(tree.nodes.len(), 3);
     assert_eq!(tree.nodes[1].left_out, Amount { value: 1, blocks: 1 });
-    assert_eq!(counting.0.get(), 4, "main, load, parse, and who asked at the end of the chain");
+    assert_eq!(counting.0.get(), 4, "main, load, parse, and the asker at the end of the chain");
 }

@@ -1,4 +1,4 @@
-//! Slices of time against a model that looks at every block by itself.
+//! Slices of time against a model that visits every block by itself.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ fn events(lives: &[Life]) -> Vec<(u64, Event)> {
 
 type Key = (&'static str, u32, u32);
 
-/// What slices of this width hold, from the first events.
+/// Returns the entries of slices of this width, from the first events.
 fn model(lives: &[Life], events: &[(u64, Event)], scope: &Scope, slice_nanos: u64) -> BTreeMap<Key, Entry> {
     let mut entries: BTreeMap<Key, Entry> = BTreeMap::new();
     let mut latest = [usize::MAX; THREADS as usize];
@@ -101,7 +101,7 @@ fn model(lives: &[Life], events: &[(u64, Event)], scope: &Scope, slice_nanos: u6
             change(kind, row, slice(life.born), &|entry| entry.leaked_bytes += life.size_bytes);
         }
     }
-    // Of blocks without bytes, that were allocated and freed, something is told: their number.
+    // Blocks without bytes that were allocated and freed leave an entry: their number.
     entries.retain(|_, entry| *entry != Entry { row: entry.row, slice: entry.slice, ..Entry::default() });
     entries
 }

@@ -45,8 +45,10 @@ impl Drop for TestFile {
     }
 }
 
-/// A packed recording of a program that does everything that is summed up: threads, marks,
-/// mappings, samples, what was lost, frees of older blocks. `sampled` as a recorder that picks.
+/// Builds a packed recording of a program that does everything that is summed up.
+///
+/// It has threads, marks, mappings, samples, losses, and frees of older blocks. With `sampled`,
+/// the recorder picks some of the allocations.
 fn packed(seed: u64, steps: u32, sampled: bool) -> Vec<u8> {
     let mut random = Random(seed);
     let mut program = Program::new(3, 4);
@@ -119,13 +121,14 @@ fn chunks(bytes: &[u8], kind: ChunkKind) -> Vec<(usize, ChunkHeader)> {
     found
 }
 
-/// The answer of sums for events that [`spoil_events`] made unreadable; checks that the damage is
-/// reported.
+/// Returns the answer of sums for events that [`spoil_events`] made unreadable.
+///
+/// It checks that the damage is reported.
 fn in_spite_of_damage(mut read: HeapRead) -> HeapRead {
     let is_told = |finding: &Finding| matches!(finding, Finding::DamagedBehindSums { .. });
     let events = read.profile.totals.allocations;
     assert!(read.findings.iter().all(is_told), "{:?}", read.findings);
-    assert!(events == 0 || !read.findings.is_empty(), "damage that nothing tells of");
+    assert!(events == 0 || !read.findings.is_empty(), "damage that no finding reports");
     read.findings.clear();
     read
 }
@@ -139,7 +142,7 @@ fn brief_in_spite_of_damage(heap: &HeapRecording) -> HeapRead {
     in_spite_of_damage(heap.read_brief(EVERYTHING).unwrap())
 }
 
-/// Makes all events unreadable, and nothing that opening looks at.
+/// Makes all events unreadable, and nothing that opening reads.
 fn spoil_events(bytes: &mut [u8]) {
     let kinds = [ChunkKind::HEAP, ChunkKind::HEAP_STREAM];
     for (at, header) in kinds.into_iter().flat_map(|kind| chunks(bytes, kind)).collect::<Vec<_>>() {
@@ -267,7 +270,7 @@ fn damaged_brief_summary_is_reported_and_events_are_read() {
             let mut read = heap.read_brief(EVERYTHING).unwrap();
             let findings = std::mem::take(&mut read.findings);
             if findings.is_empty() {
-                // Who repairs checksums can tell of another peak, or of another layout.
+                // A writer that repairs checksums can state another peak, or another layout.
                 assert!(repaired, "byte {place}");
             } else {
                 assert!(matches!(findings[..], [Finding::UnusableSums { .. }]), "{findings:?}");
@@ -339,12 +342,12 @@ fn summary_slices_widen_and_then_go_when_room_is_short() {
         assert_eq!(slices, coarse);
     }
     assert!(counts[0] < expected.1.count && counts[0] >= 16, "{counts:?}");
-    // Where none are kept, they are of the events.
+    // Without stored slices, they are of the events.
     assert_eq!(counts.last(), Some(&expected.1.count));
     assert!(refused >= 1, "{counts:?}");
 }
 
-/// Changes one place of a file after the other, and looks at what is answered then.
+/// Changes one place of a file after the other, and checks the answer each time.
 fn check_changed(name: &str, kind: ChunkKind, repaired: bool) -> (u32, u32) {
     let file = TestFile::new(name, &packed(3, 600, false));
     let expected = read_all(&file.heap());
@@ -383,14 +386,14 @@ fn damaged_summary_is_reported_and_events_are_read() {
 #[test]
 fn inconsistent_summary_is_reported_and_events_are_read() {
     for kind in [ChunkKind::SUMS, ChunkKind::SLICES] {
-        // Who repairs checksums can tell of another peak; sums that differ from each other are
-        // found.
+        // A writer that repairs checksums can state another peak; sums that contradict each other
+        // are found.
         let (_, refused) = check_changed("repaired", kind, true);
         assert!(refused > 100, "{refused} refused");
     }
 }
 
-/// Puts another file's events in front of kept sums.
+/// Puts another file's events in front of stored sums.
 #[test]
 fn summary_of_another_state_is_refused() {
     let file = TestFile::new("state", &packed(21, 2000, false));
@@ -413,7 +416,7 @@ fn summary_of_another_state_is_refused() {
     let expected = HeapRecording::new(Recording::from_bytes(other).unwrap()).read(EVERYTHING).unwrap();
     assert!(matches!(read.findings[..], [Finding::UnusableSums { .. }]), "{:?}", read.findings);
     assert_eq!(read.profile, expected.profile);
-    // Of its own file they are found so too.
+    // Events of its own file are found so too.
     let own = [&plain[..first(&plain, ChunkKind::INDEX)], sums].concat();
     let mut spoiled = own.clone();
     spoil_events(&mut spoiled);
@@ -484,7 +487,7 @@ fn summary_is_written_to_closed_unchanged_recordings_alone() {
         program.finish()
     };
     assert!(!is_added(&TestFile::new("spool", &spool)));
-    // Somebody has put another file there.
+    // Another process has put another file there.
     let (one, other) = (TestFile::new("one", &bytes), TestFile::new("other", &packed(52, 400, false)));
     let before = other.bytes();
     assert_eq!(one.heap().write_summary(&other.0, WHOLE).unwrap().added.unwrap(), 0);
@@ -494,7 +497,7 @@ fn summary_is_written_to_closed_unchanged_recordings_alone() {
     assert_eq!(kept.read, one.heap().read(EVERYTHING).unwrap());
 }
 
-/// The layout of what is kept is as much a promise as that of the events.
+/// The layout of stored sums is as much a promise as that of the events.
 #[test]
 fn version_1_answers_from_its_whole_summary() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");

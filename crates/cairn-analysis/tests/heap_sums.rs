@@ -260,7 +260,7 @@ proptest! {
             };
             let mut snapshot = heap.snapshot(end);
             let whole = aggregate(&events[..count], Scope::default(), sampling);
-            // What has not been met yet has no row.
+            // Stacks that have not been met yet have no row.
             snapshot.stacks.resize(whole.stacks.len(), Sums::default());
             snapshot.threads.resize(whole.threads.len(), Sums::default());
             snapshot.stack_errors.resize(whole.stack_errors.len(), cairn_analysis::heap::Errors::default());
@@ -297,8 +297,9 @@ fn an_object_far_above_all_others_takes_no_memory() {
     assert_eq!((profile.anomalies.bad_numbers, profile.totals.allocations), (2, 0));
 }
 
-/// The estimates of many sampled recordings of one program: on average the truth, and as far off as
-/// they say.
+/// The estimates of many sampled recordings of one program are unbiased.
+///
+/// They are on average the truth, and as far off as they say.
 #[test]
 fn sampled_sums_are_unbiased_and_know_their_error() {
     const MEAN_BYTES: u64 = 4096;

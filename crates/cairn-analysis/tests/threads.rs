@@ -16,10 +16,10 @@ use spool::{Program, START};
 /// The recorder's number that the threads have one after the other.
 const LANE: u32 = 2;
 const JOBS: u32 = 8;
-/// Of each job; the rest of the main thread.
+/// Allocations of each job; the main thread makes the rest.
 const ALLOCATIONS: u64 = 30;
 
-/// What is known of a thread, and what it did.
+/// Facts about a thread, and its events.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct Row {
     kernel_thread: u32,
@@ -74,8 +74,10 @@ fn job(number: u32) -> u32 {
     4000 + number
 }
 
-/// A main thread, and jobs that follow each other, each of which frees half of what it allocated,
-/// and some of what the one before left. `between` is called before each job.
+/// Builds a main thread and jobs that follow each other.
+///
+/// Each job frees half of its own allocations, and some of those that the one before left.
+/// `between` is called before each job.
 fn jobs(block_bytes: usize, mut between: impl FnMut(u32, &Program)) -> Program {
     let mut program = Program::new(1, 4);
     program.spool.block_bytes = block_bytes;
@@ -128,7 +130,7 @@ fn directory(name: &str) -> PathBuf {
     directory
 }
 
-/// Blocks that hold several jobs, and blocks of which a job needs several.
+/// Segments that hold several jobs, and segments so small that a job needs several.
 const SIZES: [usize; 2] = [SEGMENT_BYTES, 512];
 
 // Failed before: one thread `job-7` with the events of all eight.

@@ -4,8 +4,7 @@ use cairn_format::recording::{Clock, CounterKind, FileHeader};
 
 use super::error::Finding;
 
-/// What turns the counter of a recording into nanoseconds from its start, and these into the time
-/// of day.
+/// Converts the counter of a recording into nanoseconds from its start, and these into wall time.
 ///
 /// Between two readings of the clocks the counter runs evenly; in front of the first and behind the
 /// last one it is taken to run as fast as between them.
@@ -55,8 +54,9 @@ impl Stretch {
     }
 }
 
-/// Two readings that lie closer together say too little about the counter's speed, unless there are
-/// no others.
+/// Minimum distance of two clock readings, in nanoseconds.
+///
+/// Closer readings say too little about the counter's speed, unless there are no others.
 const LEAST_SPAN_NANOS: u64 = 2_000_000;
 /// The least distance of the two readings that a short recording's scale comes from. Each is exact
 /// to some 50 ns, so that the speed is wrong by 1 % at most; where the later one was read at the
@@ -163,8 +163,9 @@ impl TimeScale {
         self.is_known
     }
 
-    /// Nanoseconds from the start of the recording to the moment when the counter had this value; 0
-    /// before the start.
+    /// Returns the nanoseconds from the start of the recording to this counter value.
+    ///
+    /// 0 for values before the start.
     #[must_use]
     pub fn nanos(&self, counter: u64) -> u64 {
         self.nanos_of_ticks(counter.saturating_sub(self.start_counter))
@@ -202,8 +203,9 @@ impl TimeScale {
     }
 }
 
-/// Ticks and nanoseconds from the start to a reading that is close to it, if they say how fast the
-/// counter runs.
+/// Returns ticks and nanoseconds from the start to a reading close to it.
+///
+/// `None` if they are too close to give the speed of the counter.
 fn short_span(header: &FileHeader, clock: &Clock) -> Option<(u64, u64)> {
     let ticks = clock.counter.checked_sub(header.start_counter)?;
     let nanos = clock.monotonic_nanos.checked_sub(header.start_monotonic_nanos)?;

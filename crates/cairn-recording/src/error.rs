@@ -1,4 +1,4 @@
-//! What can be wrong with a recording: errors end the reading, findings accompany what could be
+//! Problems of a recording: errors end the reading, findings accompany the data that could be
 //! read.
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use cairn_format::recording::{BadRecord, ChunkKind, HeaderError, LossKind, Segme
 pub enum RecordingError {
     /// The file cannot be opened, read or written.
     Io {
-        /// What was being done, as "reading byte 4096".
+        /// The action that failed, as "reading byte 4096".
         action: String,
         /// The system's reason.
         source: io::Error,
@@ -25,13 +25,12 @@ pub enum RecordingError {
     Chunk {
         /// Where its header begins.
         offset: u64,
-        /// What it should hold.
+        /// Expected kind of the chunk.
         kind: ChunkKind,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
-    /// The spool is drained into a file of another name, and its segments are used again while they
-    /// are read.
+    /// The spool is drained into another file, and its segments are reused during the read.
     Drained {
         /// The spool.
         path: PathBuf,
@@ -137,14 +136,14 @@ pub enum Finding {
     DamagedSegment {
         /// Where it begins.
         offset: u64,
-        /// What is wrong.
+        /// The problem.
         error: SegmentError,
     },
     /// From one record on, nothing in a segment can be read.
     DamagedRecords {
         /// Where the segment begins.
         offset: u64,
-        /// What is wrong, and where in the segment.
+        /// The problem, and its place in the segment.
         error: BadRecord,
         /// How many committed bytes cannot be read.
         lost_bytes: u64,
@@ -160,9 +159,9 @@ pub enum Finding {
     DamagedChunk {
         /// Where it begins.
         offset: u64,
-        /// What it should hold.
+        /// Expected kind of the chunk.
         kind: ChunkKind,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
     /// Bytes between chunks are damaged; reading went on at the next chunk that is intact.
@@ -179,12 +178,13 @@ pub enum Finding {
         /// Its kind.
         kind: ChunkKind,
     },
-    /// Sums that a packed recording holds beside its events cannot be used; the events were read in
-    /// their place.
+    /// The sums that a packed recording stores beside its events are unusable.
+    ///
+    /// The events were read in their place.
     UnusableSums {
         /// Where they begin.
         offset: u64,
-        /// What is wrong with them.
+        /// The problem.
         problem: &'static str,
     },
     /// A packed recording was not closed, so it has no index; it was found again by one scan.
@@ -196,9 +196,9 @@ pub enum Finding {
     DamagedBehindSums {
         /// Where the chunk begins.
         offset: u64,
-        /// What it should hold.
+        /// Expected kind of the chunk.
         kind: ChunkKind,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
     /// Rows of the stack, address or module tables contradict the format and were left out.
@@ -218,7 +218,7 @@ pub enum Finding {
     },
     /// The program counted events or stacks that it could not record.
     Lost {
-        /// What and why.
+        /// Kind and reason of the loss.
         kind: LossKind,
         /// How many.
         count: u64,
@@ -234,11 +234,12 @@ pub enum Finding {
         /// How many.
         segments: u64,
     },
-    /// In a packed recording: it was not closed, because what drained the program was stopped. What
-    /// followed is in the spool.
+    /// A packed recording was not closed, because its drain process was stopped. The events after
+    /// that are in the spool.
     NotClosed,
-    /// The recording was not closed, because cairn itself was killed; what it had not written was
-    /// read from the program's spool.
+    /// The recording was not closed, because cairn itself was killed.
+    ///
+    /// The events that it had not written were read from the program's spool.
     Continued {
         /// The spool.
         spool: PathBuf,
@@ -253,7 +254,7 @@ pub enum Finding {
 
 impl Finding {
     /// Whether a part of the file is damaged or missing, so that commands end with exit code 3.
-    /// What the program lost itself, or did not get to write, is no damage.
+    /// Losses of the program itself, and events that it did not get to write, are no damage.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -306,7 +307,7 @@ impl fmt::Display for Finding {
                 write!(f, "chunk {kind} at byte {offset} is of a kind that this cairn does not know")
             }
             Self::UnusableSums { offset, problem } => {
-                write!(f, "the sums kept at byte {offset} are of no use: {problem}; the events were read instead")
+                write!(f, "the sums stored at byte {offset} are of no use: {problem}; the events were read instead")
             }
             Self::DamagedIndex => f.write_str(
                 "the index is damaged; it was made again from the chunks that were found, and others may be missing",

@@ -82,8 +82,7 @@ pub(crate) fn packed_of(spool: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether a process drains this spool at present: then what is read here may be in the other file
-/// a moment later.
+/// Returns whether a process drains this spool now, and may move its data to the other file.
 ///
 /// The kernel knows whether the file is held, even by a process that gets no processor or is about
 /// to close the recording. Where it has no locks, the tick shows it, which changes about once in a

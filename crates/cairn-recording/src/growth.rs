@@ -28,8 +28,9 @@ pub struct Growth {
     pub is_drained: bool,
 }
 
-/// A packed recording is written twice in a second; one that is older than this is written by a
-/// process that gets no processor.
+/// Age at which a packed recording counts as stalled, in nanoseconds; 3 s.
+///
+/// A healthy drain writes twice a second; an older file has a writer that gets no processor.
 const STALLED_NANOS: u64 = 3_000_000_000;
 
 impl fmt::Display for Growth {
@@ -87,8 +88,9 @@ impl Moment {
     }
 }
 
-/// Nanoseconds from the start of the recording with this header to now, on the machine that it was
-/// made on.
+/// Returns the nanoseconds from the start of the recording with this header to now.
+///
+/// It must be called on the machine that made the recording.
 pub fn nanos_since_start(header: &FileHeader) -> Option<u64> {
     Moment::now(header).map(|moment| moment.nanos)
 }

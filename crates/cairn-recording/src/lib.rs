@@ -30,11 +30,11 @@
 //! # Ok::<(), cairn_recording::RecordingError>(())
 //! ```
 //!
-//! A recording is a *spool*, as the program wrote it, or *packed*; both read alike. What a killed
-//! program or a full disk left behind is read as far as it goes, and [`Finding`]s tell what is
-//! missing. Every byte may be a stranger's: sizes are compared with what is there before memory is
-//! taken, numbers with their tables, and the memory that reading takes is a multiple of the
-//! recording's length.
+//! A recording is a *spool*, as the program wrote it, or *packed*; both read alike. The remains of
+//! a killed program or a full disk are read as far as possible, and [`Finding`]s report the
+//! missing parts. Every byte may be a stranger's: sizes are compared with the bytes that exist
+//! before memory is taken, numbers with their tables, and the memory that reading takes is a
+//! multiple of the recording's length.
 //!
 //! | module | task |
 //! |---|---|

@@ -36,17 +36,19 @@ impl Live {
         Ok((recording, Self { path: path.to_owned(), tables: TableBuilder::default(), reader }))
     }
 
-    /// Limits the bytes that are read of each thread ahead of what can be handed on, so that a
-    /// large spool that is there already does not take as much memory; [`has_more`](Self::has_more)
-    /// tells when there is more to read at once.
+    /// Limits the bytes read of each thread ahead of the events that can be handed on.
+    ///
+    /// This bounds the memory for a large spool that exists already; [`has_more`](Self::has_more)
+    /// reports whether there is more to read at once.
     pub fn set_lane_limit(&mut self, bytes: usize) {
         if let LiveReader::Spool(spool) = &mut self.reader {
             spool.set_lane_limit(bytes);
         }
     }
 
-    /// Limits the events of a packed recording that are handed on at once;
-    /// [`has_more`](Self::has_more) tells when there are more.
+    /// Limits the events of a packed recording that are handed on at once.
+    ///
+    /// [`has_more`](Self::has_more) reports whether there are more.
     pub fn set_event_limit(&mut self, events: u64) {
         if let LiveReader::Packed(packed) = &mut self.reader {
             packed.set_event_limit(events);
@@ -61,8 +63,9 @@ impl Live {
         }
     }
 
-    /// Until when all that happened was handed on, in nanoseconds from the start; `None` where the
-    /// file does not say it.
+    /// Returns the time up to which all events were handed on, in nanoseconds from the start.
+    ///
+    /// `None` where the file does not give it.
     pub fn read_until_nanos(&self, recording: &Recording) -> Option<u64> {
         match &self.reader {
             LiveReader::Spool(spool) => {
@@ -150,8 +153,9 @@ impl Live {
         Ok(())
     }
 
-    /// Whether what a program that is gone has left behind is all there: the process that drains it
-    /// needs a moment more.
+    /// Returns whether the data of a program that has ended is complete.
+    ///
+    /// Until then, the process that drains it needs a moment more.
     pub fn is_settled(&self, recording: &Recording) -> bool {
         match &self.reader {
             LiveReader::Spool(_) => true,
@@ -159,7 +163,7 @@ impl Live {
         }
     }
 
-    /// What was noticed of the file so far.
+    /// Returns the findings about the file so far.
     pub fn findings(&self) -> &[Finding] {
         match &self.reader {
             LiveReader::Spool(spool) => spool.findings(),
@@ -168,8 +172,9 @@ impl Live {
     }
 }
 
-/// Reads without anything new after which a file is finished, where the kernel does not say whether
-/// it is held; 10.
+/// Number of reads without new data after which a file is finished; 10.
+///
+/// Used where the kernel does not report whether the file is held.
 const SETTLED_LOOKS: u32 = 10;
 
 /// Whether the recorded process is there. Where that cannot be known it is taken to be.

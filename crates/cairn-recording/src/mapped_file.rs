@@ -1,11 +1,11 @@
 //! The memory that a recorded program shares with this process, the clocks that both read, and
 //! advice on memory of our own.
 //!
-//! The one file with unsafe code of the recordings. What it promises of shared memory: every access
+//! The one file with unsafe code of the recordings. It promises of shared memory that every access
 //! lies in the window and in front of the file's end as last seen, is of eight aligned bytes, and
-//! is atomic, because the program writes at the same time. What it cannot prevent: a process that
-//! makes the file shorter between two checks of its length ends this process with SIGBUS. The spool
-//! is private to the two, and neither does.
+//! is atomic, because the program writes at the same time. It cannot prevent one failure: a
+//! process that makes the file shorter between two checks of its length ends this process with
+//! SIGBUS. The spool is private to the two, and neither does.
 
 #![allow(unsafe_code, reason = "see above")]
 
@@ -33,8 +33,10 @@ pub(crate) struct SharedFile {
 unsafe impl Send for SharedFile {}
 
 impl SharedFile {
-    /// Says that this process drains the file, for as long as this value lives and however the
-    /// process ends. On file systems without locks the tick alone says so.
+    /// Marks the file as drained by this process while this value lives.
+    ///
+    /// The mark ends with the process, however that ends. On file systems without locks the tick
+    /// is the only mark.
     pub(crate) fn hold(&self) {
         hold(&self.file);
     }
@@ -132,7 +134,7 @@ impl SharedFile {
         // SAFETY: as for `word`, for each of the words: their end is not behind `length`.
         let words =
             unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(first as usize), count as usize) };
-        // What is copied was committed by a release store that a `load` has seen.
+        // The copied bytes were committed by a release store that a `load` has seen.
         into.reserve(words.len() * 8);
         let spare = into.spare_capacity_mut().as_chunks_mut::<8>().0;
         for (place, word) in spare.iter_mut().zip(words) {
@@ -177,8 +179,9 @@ pub(crate) fn is_held(file: &File) -> bool {
     ask_for_lock(file, libc::F_OFD_GETLK, libc::F_RDLCK).is_ok_and(|found| found != libc::F_UNLCK)
 }
 
-/// A lock of the open file, not of the process: another descriptor of the same file that is closed
-/// here does not end it.
+/// Asks for a lock of the open file, not of the process.
+///
+/// Closing another descriptor of the same file in this process does not end it.
 fn ask_for_lock(file: &File, what: libc::c_int, kind: libc::c_int) -> io::Result<libc::c_int> {
     // SAFETY: zeros are a value of it: from the first byte to the last, whatever the length.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -259,8 +262,9 @@ pub fn prefetch<T>(slice: &[T], index: usize) {
     let _ = place;
 }
 
-/// Elements that begin as zeros, from the start of a page on: memory of their own, of which there
-/// is as much as is used.
+/// Table of elements that begin as zeros, page-aligned, in memory of its own.
+///
+/// Only the pages in use take memory.
 pub(crate) struct Table<T> {
     start: NonNull<T>,
     length: usize,
@@ -298,8 +302,9 @@ impl<const N: usize> Table<[u32; N]> {
         }
     }
 
-    /// Asks the kernel for the memory of `count` elements from `first` on at once: that takes two
-    /// thirds of what it takes to meet its pages one by one.
+    /// Asks the kernel for the memory of `count` elements from `first` on at once.
+    ///
+    /// That takes two thirds of the time of faulting the pages in one by one.
     pub(crate) fn prepare(&mut self, first: usize, count: usize) {
         const PAGE: usize = 4096;
         let end = first.saturating_add(count).min(self.length) * size_of::<[u32; N]>();

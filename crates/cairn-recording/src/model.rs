@@ -1,4 +1,4 @@
-//! What a recording tells: modules, stacks, threads, and events, the same for every shape of file.
+//! Contents of a recording: modules, stacks, threads and events, the same for every shape of file.
 
 use std::borrow::Cow;
 
@@ -76,7 +76,7 @@ pub struct Module {
     pub start: AbsoluteAddress,
     /// The first address behind it.
     pub end: AbsoluteAddress,
-    /// What addresses in memory were larger by than the ones stated in the file.
+    /// Addresses in memory less the ones stated in the file.
     pub bias: u64,
     /// When it was loaded or first seen.
     pub loaded_nanos: u64,
@@ -111,7 +111,7 @@ pub enum Place {
 /// by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StackFrame {
-    /// What the address is, or why the stack ends here.
+    /// Kind of the address, or the reason why the stack ends here.
     pub kind: PcKind,
     /// Where it lies.
     pub place: Place,
@@ -161,7 +161,7 @@ number! {
 pub struct Thread {
     /// Its number in the recording.
     pub id: ThreadId,
-    /// What the kernel called it.
+    /// Thread identifier of the kernel.
     pub kernel_thread: u32,
     /// Its last name; empty when none was recorded.
     pub name: Vec<u8>,
@@ -169,8 +169,10 @@ pub struct Thread {
     pub earlier_names: Vec<Vec<u8>>,
     /// When it was first seen.
     pub began_nanos: u64,
-    /// When it ended: when it said so, or else when the recorder found that it had ended and gave
-    /// its part of the recording to the next thread. `None` when neither is known.
+    /// Time of its end; `None` when it is unknown.
+    ///
+    /// A thread reports its end itself; otherwise this is when the recorder found that it had ended
+    /// and gave its part of the recording to the next thread.
     pub ended_nanos: Option<u64>,
 }
 
@@ -199,9 +201,9 @@ impl Thread {
 /// A fact about the process: the command line, the host, a variable of the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fact {
-    /// What it is, as `command` or `host`; see `docs/book/reference/format.md`.
+    /// Name of the fact, as `command` or `host`; see `docs/book/reference/format.md`.
     pub name: String,
-    /// What it is like.
+    /// Value of the fact.
     pub value: Vec<u8>,
 }
 
@@ -226,7 +228,7 @@ pub struct Alloc {
     pub object: ObjectId,
     /// The stack of the call.
     pub stack: StackId,
-    /// What the program asked for.
+    /// Bytes that the program asked for.
     pub size_bytes: u64,
     /// Made by a reallocation, whose [`Free`] came before.
     pub is_move: bool,
@@ -269,7 +271,7 @@ pub struct Mark<'a> {
 pub struct Mapping {
     /// When and where.
     pub at: At,
-    /// What happened.
+    /// Kind of the event.
     pub kind: MappingKind,
     /// The first address.
     pub address: AbsoluteAddress,
@@ -279,7 +281,7 @@ pub struct Mapping {
     pub stack: StackId,
 }
 
-/// What the process used.
+/// Resources that the process used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
     /// When; the thread is the one that asked.
@@ -354,7 +356,7 @@ pub trait Events {
         let _ = event;
     }
 
-    /// What the process used at a time.
+    /// Receives the resources that the process used at a time.
     fn usage(&mut self, event: &Usage) {
         let _ = event;
     }
@@ -379,8 +381,9 @@ pub trait Events {
         let _ = (object, stack, size_bytes);
     }
 
-    /// How exact the times of allocations and frees need to be, in nanoseconds: several that lie
-    /// between two multiples of this may all get the time of the first one.
+    /// Returns the precision needed of the times of allocations and frees, in nanoseconds.
+    ///
+    /// Several events between two multiples of this may all get the time of the first one.
     #[inline]
     fn time_quantum_nanos(&self) -> u64 {
         1
@@ -392,7 +395,7 @@ pub trait Events {
     }
 }
 
-/// Which events are wanted. What is left out costs little or nothing to skip.
+/// Selects the wanted events. Other events cost little or nothing to skip.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// Allocations and frees.
@@ -413,7 +416,7 @@ impl Wanted {
     /// Marks, mappings, usage and changes.
     pub const OTHERS: Self = Self { heap: false, ..Self::ALL };
 
-    /// Of these, what lies between two times.
+    /// Narrows the selection to the events between two times.
     #[must_use]
     pub const fn between(self, since_nanos: u64, until_nanos: u64) -> Self {
         Self { since_nanos, until_nanos, ..self }

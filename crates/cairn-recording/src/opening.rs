@@ -35,15 +35,16 @@ use crate::spool::scan::{self, ChooseWindow, Part};
 use crate::spool::{lives, ring};
 use crate::tables::TableBuilder;
 
-/// How often a file that changes while it is opened is opened again at most; 8, 5 ms apart, because
-/// closing a recording takes less.
+/// Maximum attempts to open a file that changes meanwhile; 8, 5 ms apart.
+///
+/// Closing a recording takes less than that.
 const ATTEMPTS: u32 = 8;
 
 /// One try to open a recording.
 enum Attempt {
     Settled(Recording),
-    /// The files changed meanwhile, so they are to be opened again. What was read is the answer if
-    /// that does not help.
+    /// The files changed meanwhile, so they are to be opened again. The result of this attempt is
+    /// the answer if that does not help.
     Changed(Result<Recording, RecordingError>),
 }
 
@@ -58,12 +59,14 @@ impl Recording {
         Self::open_path(path.as_ref(), None)
     }
 
-    /// Opens a packed recording that was not closed because `cairn` itself was killed, together
-    /// with the spool of the program that it was made of: every event is read once, from whichever
+    /// Opens a packed recording that was not closed, together with the spool that it was made
+    /// from.
+    ///
+    /// That happens when `cairn` itself was killed. Every event is read once, from the file that
     /// has it. [`open`](Self::open) does this by itself where the two have the names that `cairn`
     /// gives them (the packed one that of the spool with `.new` behind it).
     ///
-    /// What was packed has no addresses any more. So frees behind the end of the packed recording,
+    /// Packed events have no addresses any more. So frees behind the end of the packed recording,
     /// of blocks from before it, find no block: they are counted as
     /// [unmatched](crate::Outcome::unmatched_frees), and their blocks seem to live on. Where the
     /// two files meet, that count may be wrong by the few frees that came in another order than
@@ -81,9 +84,11 @@ impl Recording {
         Ok(joined.unwrap_or(recording).with_situation(None))
     }
 
-    /// Opens a part of the time of a file: reads of a spool only the blocks that may have something
-    /// of it, some milliseconds in place of a second for each gigabyte. `choose` says which part,
-    /// in nanoseconds from the start: from the first on, before the second.
+    /// Opens a part of the time of a file, and reads only the segments of a spool that may belong
+    /// to it.
+    ///
+    /// That takes some milliseconds in place of a second for each gigabyte. `choose` returns the
+    /// part, in nanoseconds from the start: from the first on, before the second.
     ///
     /// [`read`](Self::read) then gives the marks and rare events of that part, and no allocations
     /// and frees: these depend on all that came before. Modules and stacks are all there;
@@ -137,8 +142,9 @@ impl Recording {
         Ok(read(Source::from_reader(reader)?, Extent::Whole, None)?.with_situation(None))
     }
 
-    /// Opens the same file again, whatever it is called by now: with what an opening finds, for one
-    /// that was read by [`Live`](crate::Live).
+    /// Opens the same file again, whatever its name is now.
+    ///
+    /// A recording that was read by [`Live`](crate::Live) gets the findings of an opening.
     pub fn reopened(&self) -> Result<Self, RecordingError> {
         Ok(read(self.source.again()?, Extent::Whole, None)?.with_situation(None))
     }
@@ -198,8 +204,9 @@ impl Recording {
         matches!(&self.layout, Layout::Packed(packed) if packed.totals.is_none())
     }
 
-    /// Whether the files are what they were when the reading of them began, at `moment` while the
-    /// program ran.
+    /// Returns whether the files are unchanged since their reading began.
+    ///
+    /// That was at `moment`, if the program ran then.
     fn settled_since(mut self, path: &Path, moment: Option<Moment>) -> Attempt {
         let spool = match &self.rest {
             Some(_) => spool_of(path).unwrap_or_else(|| path.to_owned()),
@@ -233,8 +240,9 @@ impl Recording {
         if is_torn { Attempt::Changed(Ok(recording)) } else { Attempt::Settled(recording) }
     }
 
-    /// Reads this packed recording, which was not closed, together with the spool that it was made
-    /// of; `None` when nothing is to be had from that.
+    /// Reads this unclosed packed recording together with the spool that it was made from.
+    ///
+    /// `None` when the spool adds nothing.
     fn joined_with(&self, path: &Path) -> Result<Option<Self>, RecordingError> {
         let Layout::Packed(packed) = &self.layout else { return Ok(None) };
         if packed.totals.is_some() {
@@ -400,8 +408,9 @@ fn open_drained(
     Ok(if is_settled { Attempt::Settled(recording) } else { Attempt::Changed(Ok(recording)) })
 }
 
-/// Opens what was not drained when the opening began, together with the other file of the two where
-/// it needs that.
+/// Opens a file that was not drained when the opening began.
+///
+/// Opens the other file of the two as well where it needs that.
 fn open_at_rest(
     path: &Path,
     source: Source,

@@ -30,11 +30,11 @@ pub struct Recording {
     pub(crate) findings: Vec<Finding>,
     /// The times beyond which no event is handed on.
     pub(crate) window: Option<(u64, u64)>,
-    /// What follows in the program's spool.
+    /// Remaining events in the program's spool.
     pub(crate) rest: Option<Rest>,
 }
 
-/// What a spool has behind the end of a packed recording that was not closed.
+/// Contents of a spool behind the end of a packed recording that was not closed.
 pub(crate) struct Rest {
     pub(crate) source: Source,
     pub(crate) spool: Spool,
@@ -63,7 +63,7 @@ impl Recording {
         }
     }
 
-    /// What its first bytes say: the process, the processor, when it began.
+    /// Returns the file header: the process, the processor, the start time.
     #[must_use]
     pub fn header(&self) -> &FileHeader {
         &self.header
@@ -135,8 +135,9 @@ impl Recording {
         self.end.map(|(reason, counter)| (reason, self.scale.nanos(counter)))
     }
 
-    /// Whether the recording ended, or was read, before its program did: then a block that was not
-    /// freed is alive, and no leak.
+    /// Returns whether the recording ended, or was read, before its program did.
+    ///
+    /// Then a block that was not freed is alive, and no leak.
     ///
     /// So it is of every reason but two: an exit, and a process that is gone by `_exit` or a
     /// signal. After an `exec` the process goes on as another program, and its blocks are gone with
@@ -150,8 +151,9 @@ impl Recording {
         }
     }
 
-    /// When recording was stopped and then started again, in nanoseconds from the start: what was
-    /// freed in between seems to live.
+    /// Returns when recording was stopped and started again, in nanoseconds from the start.
+    ///
+    /// Blocks that were freed in between seem to live.
     #[must_use]
     pub fn pauses(&self) -> Vec<(u64, u64)> {
         let facts = self.facts.iter().filter(|fact| fact.name == PAUSE_FACT);
@@ -166,8 +168,9 @@ impl Recording {
         self.early.map(|early| early.ended(&self.scale))
     }
 
-    /// What the recording holds in sum; `None` for a spool, and for a packed recording that was not
-    /// closed.
+    /// Returns the totals of the recording.
+    ///
+    /// `None` for a spool, and for a packed recording that was not closed.
     #[must_use]
     pub fn totals(&self) -> Option<&Totals> {
         match &self.layout {
@@ -176,7 +179,7 @@ impl Recording {
         }
     }
 
-    /// What a reader should know of the file: losses, damages.
+    /// Returns the findings about the file: losses and damages.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
@@ -231,18 +234,19 @@ impl Recording {
     }
 }
 
-/// What is to say after the events were read.
+/// Result of reading the events.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// What could not be read of the events; [`Recording::findings`] has those of the tables.
+    /// Problems of reading the events; [`Recording::findings`] has those of the tables.
     pub findings: Vec<Finding>,
     /// Frees of blocks that are older than the recording, or whose allocation was lost.
     pub unmatched_frees: u64,
 }
 
-/// A fact of the process that drains the spool: `FROM..TO`, the nanoseconds between which nothing
-/// was recorded.
+/// Name of the fact that lists the pauses: `FROM..TO`, in nanoseconds.
+///
+/// The process that drains the spool writes it; nothing was recorded between the two.
 pub(crate) const PAUSE_FACT: &str = "paused_nanos";
 
 fn parse_pause(text: &str) -> Option<(u64, u64)> {

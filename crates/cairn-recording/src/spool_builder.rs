@@ -58,7 +58,7 @@ pub struct BuiltThread(usize);
 /// A frame to write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BuiltFrame {
-    /// What it is, or, as the outermost one, why the stack ends.
+    /// Kind of the frame, or, as the outermost one, the reason why the stack ends.
     pub kind: PcKind,
     /// Its address.
     pub address: u64,
@@ -83,7 +83,7 @@ pub struct SpoolBuilder {
 #[derive(Debug)]
 struct ThreadBlocks {
     kernel_thread: u32,
-    /// The block that it writes to.
+    /// The segment that it writes to.
     block: usize,
     sequence: u32,
 }
@@ -113,7 +113,7 @@ impl SpoolBuilder {
             nodes: HashMap::new(),
             next_word: 1,
         };
-        // What belongs to no thread is in the first one's segments; it has no name and no events.
+        // Records without a thread are in the first one's segments; it has no name and no events.
         spool.add_thread(0, 0);
         spool
     }
@@ -224,7 +224,7 @@ impl SpoolBuilder {
         BuiltThread(thread)
     }
 
-    /// Gives the thread a block.
+    /// Gives the thread a segment.
     fn claim(&mut self, thread: usize, nanos: u64) {
         let Some(own) = self.threads.get_mut(thread) else { return };
         let header = SegmentHeader {
@@ -350,7 +350,7 @@ mod tests {
             let mut expected = Vec::new();
             for (index, (addresses, thread, repeated)) in stacks.iter().enumerate() {
                 let nanos = 100 * (index as u64 + 1);
-                // Deep ones take several blocks.
+                // Deep ones take several segments.
                 let addresses: Vec<u64> =
                     addresses.iter().flat_map(|&address| (0..*repeated as u64).map(move |n| address * 1000 + n)).collect();
                 let frames: Vec<_> = addresses.iter().map(|&address| BuiltFrame {

@@ -36,7 +36,7 @@ const SUMMARY_KINDS: [ChunkKind; 2] = [ChunkKind::SUMS, ChunkKind::SLICES];
 pub enum Detail {
     /// Everything.
     Whole = 1,
-    /// What the first screen of a report shows.
+    /// Data of the first screen of a report.
     Brief = 2,
 }
 
@@ -60,7 +60,7 @@ pub struct StoredSummary {
     pub bytes: Vec<u8>,
 }
 
-/// What a summary was made from.
+/// Source of a summary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Basis {
     chunks: u64,
@@ -157,8 +157,9 @@ impl Recording {
         Ok(Some(Ok(StoredSummary { offset: first, bytes: stream })))
     }
 
-    /// Adds a summary to this recording, which is in the file at `path`; returns by how many bytes
-    /// that grew. When that would be more than `most_bytes`, or this is no closed and intact packed
+    /// Adds a summary to this recording, and returns by how many bytes its file at `path` grew.
+    ///
+    /// When that would be more than `most_bytes`, or this is no closed and intact packed
     /// recording, nothing is written.
     ///
     /// # Errors
@@ -218,7 +219,7 @@ impl Recording {
         }
         let written = file.seek(SeekFrom::Start(length)).and_then(|_| file.write_all(bytes));
         if let Err(error) = written {
-            // What is there of them would only be in the way.
+            // The bytes of them that were written would only be in the way.
             let _ = file.set_len(length);
             return Err(action()(error));
         }
@@ -240,13 +241,14 @@ impl Recording {
         Ok(true)
     }
 
-    /// Checks chunks of events of a packed recording that was closed, without unpacking them: the
-    /// header of each, which has to be as the index says, and the checksums of at most `most_bytes`
-    /// of what they hold. When they hold more, these are of chunks from all parts of the file. The
-    /// answer is what is wrong.
+    /// Checks the chunks of events of a packed recording that was closed, without unpacking them.
     ///
-    /// Of a spool, and of a recording that was not closed, nothing is checked: opening and reading
-    /// them finds what there is to find.
+    /// It compares the header of each with the index, and the checksums of at most `most_bytes` of
+    /// their contents. When they hold more, these are of chunks from all parts of the file.
+    /// Returns the findings.
+    ///
+    /// Nothing is checked of a spool or of a recording that was not closed: opening and reading
+    /// them reports all there is to find.
     ///
     /// # Errors
     ///

@@ -41,7 +41,7 @@ pub struct StackTree {
 pub(crate) struct Pc {
     pub(crate) address: u64,
     pub(crate) module: u32,
-    /// Of [`PcKind`]; [`NO_PC`] for numbers that were not read.
+    /// Number of the [`PcKind`]; [`NO_PC`] for numbers that were not read.
     kind: u32,
 }
 
@@ -291,7 +291,7 @@ impl TableBuilder {
     pub(crate) fn module_unloaded(&mut self, number: u32, counter: u64) {
         match self.modules.get_mut(&number) {
             Some(module) => module.unloaded = Some(counter),
-            // In another thread's block, which is read later: the row is completed then.
+            // In another thread's segment, which is read later: the row is completed then.
             None => {
                 self.unloaded_early(number, counter);
             }

@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Gives the block to whoever frees it later, or to nobody.
+    /// Gives the block to the thread that frees it later, or to none.
     fn leave(&mut self, block: *mut Block, slots: &[AtomicPtr<Block>]) {
         if self.random(1000) == 0 {
             // SAFETY: it is this thread's alone.
@@ -137,7 +137,7 @@ impl Worker {
     }
 }
 
-/// What lives at the end.
+/// Blocks that live at the end.
 #[derive(Default)]
 struct Seen {
     live: HashMap<u32, (u32, u64)>,

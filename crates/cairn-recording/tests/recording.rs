@@ -32,7 +32,7 @@ impl Seen {
         self.nanos = at.nanos;
     }
 
-    /// What lives at the end, as (stack, size) with counts.
+    /// Returns the blocks that live at the end, as (stack, size) with counts.
     fn left(&self) -> BTreeMap<(u32, u64), u64> {
         let mut left = BTreeMap::new();
         self.live.values().for_each(|block| *left.entry(*block).or_default() += 1);
@@ -80,8 +80,9 @@ fn expected_left(live: &[spool::Block]) -> BTreeMap<(u32, u64), u64> {
     left
 }
 
-/// A program of some threads that allocate and free each other's blocks, with times that hardly
-/// tell the order.
+/// Builds a program of some threads that allocate and free each other's blocks.
+///
+/// Its times hardly give the order.
 fn entangled(seed: u64, threads: u32, interval: u32, events: u32, first_epoch: u32) -> Program {
     let mut random = Random(seed | 1);
     let mut program = Program::new(threads, interval);
@@ -351,14 +352,14 @@ fn times_of_allocations_are_as_exact_as_their_quantum() {
     }
 }
 
-/// Marks of four threads in many blocks, tables apart, threads that come and go in one log.
+/// Marks of four threads in many segments, tables apart, threads that come and go in one log.
 fn marked(count: u64) -> Vec<u8> {
     let mut random = Random(77);
     let mut program = Program::new(4, 8);
     program.spool.keep_tables_apart();
     let stacks = program.spool.stacks(40);
     for number in 0..count {
-        // The first thread works ten times as much as the others, so that blocks of different
+        // The first thread works ten times as much as the others, so that segments of different
         // lengths of time lie side by side.
         let thread = [1, 1, 1, 1, 1, 1, 1, 2, 3, 4][random.below(10) as usize];
         program.counter += random.below(60_000);
@@ -405,7 +406,7 @@ fn a_window_reads_no_more_of_a_spool_than_it_needs() {
     let (since, until) = (end / 2, end / 2 + end / 50);
     let before = told(&whole, &Wanted::OTHERS.between(since, until));
     assert!(before.len() > 100);
-    // Damage in the first block that was full before; what is not read is not noticed.
+    // Damage in the first segment that was full before; what is not read is not noticed.
     let mut blocks = bytes.chunks_mut(65536).skip(1);
     let early = blocks.find(|block| SegmentHeader::read(block).is_ok_and(|header| header.has_no_tables));
     early.unwrap()[30_000..30_008].fill(0);
@@ -474,7 +475,7 @@ fn a_spool_cut_anywhere_tells_the_records_before_the_cut() {
                 let torn =
                     recording.findings().iter().any(|finding| matches!(finding, Finding::TornTail { .. }));
                 let seen = told(&recording, &Wanted::OTHERS).len();
-                // The last block is rarely full: what is cut there was never written.
+                // The last segment is rarely full: what is cut there was never written.
                 assert!(torn || seen == whole.len(), "cut at {cut}: {:?}", recording.findings());
                 lengths.push(seen);
             }
@@ -484,8 +485,9 @@ fn a_spool_cut_anywhere_tells_the_records_before_the_cut() {
     assert!(lengths.is_sorted() && lengths.iter().all(|&length| length <= whole.len()));
 }
 
-/// Where it is worth while to cut a spool: its control words and facts, each committed byte and
-/// what is around it.
+/// Returns the places where cutting a spool is worthwhile.
+///
+/// These are its control words and facts, each committed byte and the bytes around it.
 fn telling_cuts(bytes: &[u8]) -> Vec<usize> {
     let mut cuts: Vec<usize> = (0..400).chain((400..65536).step_by(977)).collect();
     for (number, block) in bytes.chunks(65536).enumerate().skip(1) {
@@ -542,7 +544,7 @@ proptest! {
     ) {
         let mut bytes = sample(seed, is_packed);
         for (place, value) in changes {
-            // Mostly where something is: headers of blocks and chunks, and records.
+            // Mostly where something is: headers of segments and chunks, and records.
             let place = place as usize % bytes.len();
             let place = if is_packed || place.is_multiple_of(2) { place } else { place / 65536 * 65536 + place % 2048 };
             let place = place.min(bytes.len() - 1);

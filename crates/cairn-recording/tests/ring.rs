@@ -1,5 +1,5 @@
-//! A ring whose blocks the program overwrites while it is read: each reading is of whole blocks,
-//! and says what is missing.
+//! A ring whose segments the program overwrites while it is read: each reading is of whole
+//! segments, and says what is missing.
 #![cfg(target_os = "linux")]
 
 use std::os::unix::ffi::OsStrExt;

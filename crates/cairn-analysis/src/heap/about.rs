@@ -1,10 +1,10 @@
-//! What is known of a recording beside its events: command, threads, end, findings.
+//! Facts about a recording beside its events: command, threads, end, findings.
 
 use super::recording_stacks::end_nanos;
 use super::unfreed::Unfreed;
 use cairn_recording::{EndReason, Finding, Growth, Recording};
 
-/// What is known of a recording beside its sums.
+/// Facts about a recording beside its sums.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct About {
     /// The words of the command line.
@@ -19,19 +19,21 @@ pub struct About {
     pub end: Option<EndReason>,
     /// Up to when it was read, where the program still writes it.
     pub growth: Option<Growth>,
-    /// A part of it is from the program's spool, because `cairn` was killed: of blocks from before
-    /// that, frees after it find no block.
+    /// A part of it is from the program's spool, because `cairn` was killed.
+    ///
+    /// Frees after that point find no block if the block is from before it.
     pub is_continued: bool,
     /// Whether the recording ended, or was read, before the program ended.
     pub ended_before_program: bool,
-    /// What the blocks are that were not freed.
+    /// The kind of the blocks that were not freed.
     pub unfreed: Unfreed,
-    /// Why and when the recording ended before the program did, if it did; it is the first of the
-    /// findings, too.
+    /// Why and when the recording ended before the program did, if it did.
+    ///
+    /// It is the first of the findings, too.
     pub ended_early: Option<String>,
     /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
     pub threads: Vec<ThreadName>,
-    /// What a reader should know of the file.
+    /// Findings about the file that a reader should know.
     pub findings: Vec<String>,
     /// Those of the findings that belong to the answer, as that something was lost.
     pub notes: Vec<String>,
@@ -44,7 +46,7 @@ pub struct About {
 pub struct ThreadName {
     /// Its number in the recording.
     pub number: u32,
-    /// What the kernel called it.
+    /// Thread identifier of the kernel.
     pub kernel_thread: u32,
     /// Its last name; empty when it has none.
     pub name: String,
@@ -91,7 +93,7 @@ fn texts(names: &[Vec<u8>]) -> Vec<String> {
     names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
-/// What is known of a recording, with these findings.
+/// Returns the facts about a recording, with these findings.
 pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
     let header = recording.header();
     let is_note = |finding: &&Finding| {

@@ -76,11 +76,14 @@ pub const LOST_STACK: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Aggregator {
     blocks: Vec<Block>,
-    /// By stack, the first one for lost ones, see [`place_of`]: one more than the index of its row,
-    /// 0 where it has none.
+    /// Rows by stack, the first one for lost ones, see [`place_of`].
+    ///
+    /// Each is one more than the index of its row, 0 where it has none.
     places: Vec<u32>,
-    /// Of most stacks of a program nothing was asked: they are only on the way to others. So rows
-    /// are for those that did ask, in the order in which they did; for all of them where time is
+    /// Rows of stacks with events.
+    ///
+    /// Most stacks of a program made no request: they are only on the way to others. So rows are
+    /// for those that did, in the order in which they did; for all of them where time is
     /// [sliced](Self::sliced) or errors are added up.
     stacks: Vec<Row>,
     threads: Vec<Thread>,
@@ -91,7 +94,7 @@ pub struct Aggregator {
     lifetimes: [Lifetimes; LIFETIME_CLASSES],
     held: Held,
     timeline: Timeline,
-    /// What happened in the last bin since it was looked at.
+    /// Events in the last bin since it was last read.
     bin: Bin,
     /// Events from this time on need a look at the clock: the next bin, or the end of the scope.
     next_nanos: u64,
@@ -106,7 +109,7 @@ pub struct Aggregator {
     past_end: bool,
 }
 
-/// What is known of an object.
+/// State of an object.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     size_bytes: u64,
@@ -143,7 +146,7 @@ struct Thread {
     counts: bool,
 }
 
-/// What the program holds in all, counted or not.
+/// Memory that the program holds in total, counted or not.
 #[derive(Clone, Copy, Default, Debug)]
 struct Held {
     blocks: u64,
@@ -184,7 +187,7 @@ pub struct HeapProfile {
     pub errors: Errors,
     /// By stack.
     pub stacks: Vec<Sums>,
-    /// Of the allocations whose stack was lost.
+    /// Sums of the allocations whose stack was lost.
     pub lost_stack: Sums,
     /// For each of [`stacks`](Self::stacks), in a sampled recording; else empty.
     pub stack_errors: Vec<Errors>,
@@ -192,15 +195,15 @@ pub struct HeapProfile {
     pub threads: Vec<Sums>,
     /// By [class of size](super::size_class).
     pub sizes: Vec<Sums>,
-    /// Of blocks that were freed, by [class of lifetime](super::lifetime_class).
+    /// Blocks that were freed, by [class of lifetime](super::lifetime_class).
     pub lifetimes: Vec<Lifetimes>,
-    /// What the whole program held over time, counted or not.
+    /// Memory that the whole program held over time, counted or not.
     pub timeline: Timeline,
     /// When the whole program held most.
     pub peak_nanos: u64,
-    /// What the whole program held then, counted or not.
+    /// Bytes that the whole program held then, counted or not.
     pub peak_bytes_of_all: u64,
-    /// What the whole program held at the end of the scope, counted or not.
+    /// Bytes that the whole program held at the end of the scope, counted or not.
     pub live_bytes_of_all: u64,
     /// Until when events were looked at.
     pub end_nanos: u64,
@@ -211,8 +214,9 @@ pub struct HeapProfile {
 }
 
 impl HeapProfile {
-    /// A profile of which only the sums of stacks are known: nothing of threads, sizes, lifetimes
-    /// and times.
+    /// Creates a profile that has only the sums of stacks.
+    ///
+    /// It has no threads, sizes, lifetimes and times.
     #[must_use]
     pub fn of_sums(stacks: Vec<Sums>, end_nanos: u64) -> Self {
         let mut totals = Sums::default();
@@ -294,8 +298,9 @@ impl Aggregator {
         heap
     }
 
-    /// Gives a row to every stack, in their order, and to every thread: for those who look at rows
-    /// while events come in.
+    /// Gives a row to every stack, in their order, and to every thread.
+    ///
+    /// This is for readers of rows while events come in.
     fn keep_all_rows(&mut self) {
         let rows = self.places.len();
         self.places = (1..=rows as u32).collect();
@@ -325,7 +330,7 @@ impl Aggregator {
         self.past_end
     }
 
-    /// What the whole program holds now, counted or not.
+    /// Returns the bytes that the whole program holds now, counted or not.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.held.bytes
@@ -403,8 +408,8 @@ impl Aggregator {
 
     #[cold]
     fn new_row(&mut self, stack: u32) -> u32 {
-        /// Rows are whole lines of the processor's, which are copied where a vector grows: room
-        /// that is not used yet costs nothing.
+        /// Rows are whole cache lines, which are copied where a vector grows: unused room costs
+        /// nothing.
         const ROWS_AT_ONCE: usize = 1 << 16;
         let row = self.stacks.len() as u32;
         if self.stacks.len() == self.stacks.capacity() {
@@ -435,8 +440,8 @@ impl Aggregator {
         }
     }
 
-    /// The sums of all counted blocks, as if nothing followed. Of the rows, the classes of sizes
-    /// are the fewest.
+    /// Returns the sums of all counted blocks, as if no event followed. The classes of sizes are
+    /// the fewest rows, so it adds up these.
     fn all(&self) -> Sums {
         let mut all = Sums::default();
         self.sizes.iter().for_each(|row| all.add(&row.finish(self.held.peak)));
@@ -490,7 +495,7 @@ impl Aggregator {
             }
             self.sizes[size_class(block.size_bytes)].freed(weight, temporary, peak);
             let lifetime = &mut self.lifetimes[lifetime_class(self.now_nanos - block.born_nanos)];
-            // What is made up wraps, as sums do.
+            // Invalid sums wrap, as all sums do.
             lifetime.blocks = lifetime.blocks.wrapping_add(weight.blocks);
             lifetime.bytes = lifetime.bytes.wrapping_add(weight.bytes);
             if let Some(slicer) = &mut self.slicer {
@@ -540,11 +545,11 @@ impl Aggregator {
         }
     }
 
-    /// What happened in each slice of time up to `end_nanos`, where that was [asked
-    /// for](Self::sliced).
+    /// Returns the sums of each slice of time up to `end_nanos`, where [slices](Self::sliced) are
+    /// on.
     ///
-    /// What was fed is left as it is and more may follow, so this serves a program that still runs.
-    /// It goes over all blocks that live.
+    /// The aggregator is unchanged and accepts further events, so this serves a program that still
+    /// runs. It visits all blocks that live.
     #[must_use]
     pub fn slices(&self, end_nanos: u64) -> Option<Slices> {
         Some(self.slices_of(self.slicer.as_deref()?.clone(), end_nanos))
@@ -589,9 +594,10 @@ impl Aggregator {
         }
     }
 
-    /// Makes room for events of stacks and threads with indices below these numbers, where there is
-    /// less: for a recording that grows while it is read. Threads that come later are counted
-    /// unless the scope lists its threads.
+    /// Makes room for events of stacks and threads with indices below these numbers.
+    ///
+    /// This serves a recording that grows while it is read; it never shrinks. Threads that come
+    /// later are counted unless the scope lists its threads.
     ///
     /// ```
     /// use cairn_analysis::heap::{Aggregator, Scope, Sampling};
@@ -714,8 +720,9 @@ fn counts_thread(scope: &Scope, index: usize) -> bool {
     scope.threads.as_ref().is_none_or(|list| list.iter().any(|&thread| thread as usize == index))
 }
 
-/// An object's number may be so far above all that were seen; readers that free late give numbers
-/// out of order.
+/// Maximum distance of an object's number above all earlier ones.
+///
+/// Readers that free late give numbers out of order.
 const OBJECT_SLACK: usize = 1 << 16;
 
 fn in_blocks(sums: Sums, sampling: Sampling) -> Sums {

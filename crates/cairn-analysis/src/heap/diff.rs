@@ -149,7 +149,7 @@ impl Paths {
         paths.into_iter().map(|(path, stack)| (path, cost.of(questions.sums(stack)))).collect()
     }
 
-    /// The path of each stack of which `is_wanted` holds.
+    /// Returns the path of each stack for which `is_wanted` holds.
     pub(super) fn of_stacks(
         &mut self,
         questions: &mut Questions<'_>,

@@ -10,8 +10,9 @@ use super::diff::{DiffFrame, NO_PATH, Paths};
 use super::questions::Questions;
 use super::{Cost, Sums};
 
-/// Two recordings as one tree; node 0 is the root, which holds everything, and every call comes
-/// before those in it.
+/// Two recordings as one tree; node 0 is the root, which holds everything.
+///
+/// Every call comes before those in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiffTree {
     /// The calls.
@@ -38,8 +39,8 @@ pub struct DiffNode {
 }
 
 impl DiffTree {
-    /// Compares two recordings. Of more than `most_calls` calls those are merged that are the
-    /// smallest part of every cost in both; every sum stays what it is.
+    /// Compares two recordings. When there are more than `most_calls` calls, it merges those that
+    /// are the smallest part of every cost in both; every sum is unchanged.
     ///
     /// ```no_run
     /// # use cairn_analysis::heap::{DiffTree, Questions};
@@ -81,8 +82,9 @@ enum PathFate {
     LeftOut,
 }
 
-/// Decides which paths stay, and moves the sums of the others into the first of their outer paths
-/// that is not large enough.
+/// Decides which paths stay, and merges the sums of the others into outer paths.
+///
+/// Each goes to the outermost path on its way that is not large enough.
 fn keep_largest(
     paths: &[(u32, u32)],
     sums: &mut [(Sums, Sums)],
@@ -149,8 +151,9 @@ fn keep_largest(
     (fates, put_together)
 }
 
-/// The nodes of the paths that stay, each call in front of those in it, and the larger ones of
-/// these first.
+/// Lists the nodes of the paths that stay, each call in front of those in it.
+///
+/// The larger ones of these come first.
 fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], fates: &[PathFate]) -> Vec<DiffNode> {
     let mut bytes: Vec<u64> = (0..sums.len())
         .map(|path| match fates[path] {

@@ -29,7 +29,7 @@ const ROW: f64 = 17.0;
 const TOP: f64 = 58.0;
 const BOTTOM: f64 = 28.0;
 const SIDE: f64 = 10.0;
-/// Of one character, in the font that is asked for; those that are wider are cut by the frame.
+/// Width of one character in the requested font; the frame clips wider ones.
 const CHARACTER: f64 = 7.2;
 
 /// Characters of the heading, and of the line below it, that fit beside the buttons.
@@ -136,9 +136,10 @@ impl Questions<'_> {
         writeln!(svg, "<text x=\"{:.2}\" y=\"{:.1}\">{}</text></g>", x + 3.0, y + 12.0, Escaped(&text))
     }
 
-    /// The stacks of all allocations, a line each, as other tools read them: functions from `main`
-    /// inwards with `;` between them, a space, and the cost. Stacks of the same functions are one
-    /// line.
+    /// Lists the stacks of all allocations, a line each, in the folded format of other tools.
+    ///
+    /// A line has the functions from `main` inwards with `;` between them, a space, and the cost.
+    /// Stacks of the same functions are one line.
     #[must_use]
     pub fn folded(&mut self, cost: Cost) -> String {
         let costs: Vec<_> = self

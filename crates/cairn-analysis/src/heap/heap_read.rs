@@ -1,4 +1,4 @@
-//! What one pass over the events of a recording gives, or its summary in their place.
+//! Result of one pass over the events of a recording, or its summary in their place.
 
 use super::aggregate::HeapProfile;
 use super::resident::{Resident, UsageSample};
@@ -9,7 +9,7 @@ pub const MOST_MARKS: usize = 2000;
 /// Bytes of the text of one.
 pub(super) const MOST_MARK_BYTES: usize = 8192;
 
-/// What one pass over the events of a recording gives.
+/// Result of one pass over the events of a recording.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct HeapRead {
@@ -23,26 +23,27 @@ pub struct HeapRead {
     pub page_faults: Option<u64>,
     /// When most memory was resident, and what it was made of, where it was sampled.
     pub resident: Option<Resident>,
-    /// What the process used over time, where it was sampled.
+    /// Resources that the process used over time, where they were sampled.
     pub usage: Vec<UsageSample>,
-    /// What the program marked, the first [`MOST_MARKS`] of it.
+    /// Marks of the program, the first [`MOST_MARKS`] of them.
     pub marks: Vec<HeapMark>,
     /// Marks beyond these.
     pub more_marks: u64,
-    /// What was wrong with the events, or with a summary of them;
+    /// Problems of the events, or of a summary of them;
     /// [`HeapRecording::findings`](super::HeapRecording::findings) has the rest.
     pub findings: Vec<Finding>,
 }
 
 impl HeapRead {
-    /// Cairn's own resident memory when that of the program was most; `None` when it is not known,
-    /// and included.
+    /// Returns cairn's own resident memory at the program's peak.
+    ///
+    /// `None` when it is not known; then the program's figure includes it.
     #[must_use]
     pub fn own_resident_bytes(&self) -> Option<u64> {
         self.resident.as_ref()?.sample.own_bytes
     }
 
-    /// What was read of a file of another tool.
+    /// Wraps the data read from a file of another tool.
     #[must_use]
     pub fn of_sums(profile: HeapProfile, unmatched_frees: u64, usage: Vec<UsageSample>) -> Self {
         Self {

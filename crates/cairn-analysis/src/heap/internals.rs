@@ -41,9 +41,10 @@ pub fn role_of(name: &str) -> Role {
     if STARTUP.binary_search(&&*plain).is_ok() { Role::Startup } else { Role::Ordinary }
 }
 
-/// True for what the C++ standard library keeps for itself: names that begin with an underscore,
-/// which programs may not have. The rest is what a programmer wrote: `std::vector::push_back`, not
-/// how it gets there.
+/// True for internals of the C++ standard library: names that begin with an underscore.
+///
+/// Programs may not have such names. All others are the interface that a programmer calls:
+/// `std::vector::push_back`, not its implementation.
 fn is_inside_cpp_library(plain: &str) -> bool {
     let Some(mut inner) = plain.strip_prefix("std::").or_else(|| plain.strip_prefix("__gnu_cxx::")) else {
         return false;
@@ -123,8 +124,9 @@ fn operator_length(name: &str) -> usize {
     WORD
 }
 
-/// In front of these the name continues as the list says; a leading `<` of Rust's paths is not
-/// looked at.
+/// Beginnings behind which the name continues as the list says.
+///
+/// A leading `<` of Rust's paths is ignored.
 const RUST_ALLOCATOR: &[&str] = &[
     "__rust_alloc",
     "__rust_realloc",

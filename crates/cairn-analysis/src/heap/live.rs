@@ -68,7 +68,7 @@ pub struct LiveHeap {
     stacks: Arc<Stacks>,
 }
 
-/// What is to be read, and how.
+/// Describes the file to read, and how.
 struct LiveRequest {
     path: PathBuf,
     slices: Option<SliceOptions>,
@@ -86,13 +86,13 @@ struct Growing {
     recording: Recording,
     live: Live,
     fold: RecordingFold,
-    /// What is read.
+    /// The file that is read.
     path: PathBuf,
     /// Where the program writes, if what is read is made of that.
     spool: Option<PathBuf>,
     tables: (usize, usize, usize),
     news: Instant,
-    /// What the opening found is not added up yet.
+    /// The events of the opening are not added up yet.
     is_fresh: bool,
     /// The packed recording since it is drained, and since when.
     drained: Option<(Box<Growing>, Instant)>,
@@ -125,7 +125,7 @@ impl Whole {
     }
 }
 
-/// What an [`update`](LiveHeap::update) brought.
+/// Result of an [`update`](LiveHeap::update).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Update {
@@ -135,9 +135,10 @@ pub struct Update {
     pub is_behind: bool,
     /// Nothing follows.
     pub has_ended: bool,
-    /// By how much what was read is older than what there is to read, or than now while the program
-    /// runs: when it is [behind](Self::is_behind), and when the process that packs the recording
-    /// has packed nothing for a while. `None` for a state of now.
+    /// Age of the data, relative to the available data, or to now while the program runs.
+    ///
+    /// It is set when the data is [behind](Self::is_behind), and when the process that packs the
+    /// recording has packed nothing for a while. `None` for a state of now.
     pub behind_nanos: Option<u64>,
 }
 
@@ -145,15 +146,17 @@ pub struct Update {
 const EVENTS: u64 = 1 << 19;
 /// So much of each thread is read ahead of what is in order.
 const LANE_BYTES: usize = 4 << 20;
-/// Silence after which a drain may be over; 2 s, because it writes twice in a second while anything
-/// happens, and may take a moment for the end.
+/// Silence after which a drain may be over; 2 s.
+///
+/// A drain writes twice in a second while anything happens, and may take a moment for the end.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// And is stopped, or has no processor, when nothing came for so long.
 const STALLED: Duration = Duration::from_secs(3);
-/// Who drains no more has not written what was there when it began, and never will: looked at from
-/// this time on.
+/// Time for which the packed file may catch up with the spool; 1 s.
+///
+/// If no process drains the spool after that, the missing data is never written.
 const CATCHES_UP: Duration = Duration::from_secs(1);
-/// What has to be read as a whole each time takes so much of the time at most.
+/// Minimum pause between two reads of a whole file, in durations of such a read; 10.
 const SHARE_OF_READING: u32 = 10;
 
 impl std::fmt::Debug for LiveHeap {
@@ -194,7 +197,8 @@ impl LiveHeap {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read any more. What was read stays, and a later update may go on.
+    /// When the file cannot be read any more. The data read so far stays, and a later update may
+    /// succeed.
     pub fn update(&mut self) -> Result<Update, RecordingError> {
         let Step { is_new, next } = match &mut self.state {
             State::Ended(_) => {
@@ -220,8 +224,9 @@ impl LiveHeap {
         Ok(Update { is_new, is_behind, has_ended: self.has_ended(), behind_nanos })
     }
 
-    /// [Updates](Self::update) until it is not behind any more, or until this time has passed: for
-    /// who shows what was read so far meanwhile. Nothing waits in between.
+    /// [Updates](Self::update) until it is not behind any more, or until this time has passed.
+    ///
+    /// A caller may show the data read so far meanwhile. There is no wait in between.
     ///
     /// # Errors
     ///
@@ -248,8 +253,8 @@ impl LiveHeap {
         }
     }
 
-    /// What happened in each slice of the time so far, where [that was asked
-    /// for](Self::open_sliced). Costs as much as there are slices and blocks that live.
+    /// Returns the sums of each slice of the time so far, where [slices](Self::open_sliced) are
+    /// on. Costs as much as there are slices and blocks that live.
     #[must_use]
     pub fn slices(&self) -> Option<Slices> {
         match &self.state {
@@ -259,8 +264,10 @@ impl LiveHeap {
         }
     }
 
-    /// The stacks that the sums are of: the same ones until an [`update`](Self::update) meets
-    /// others, which keep their numbers and come behind them.
+    /// Returns the stacks that the sums are of.
+    ///
+    /// They stay the same until an [`update`](Self::update) meets others, which get the numbers
+    /// behind them.
     #[must_use]
     pub fn stacks(&self) -> Arc<Stacks> {
         Arc::clone(&self.stacks)
@@ -282,7 +289,7 @@ impl LiveHeap {
         }
     }
 
-    /// What is known of it beside its sums.
+    /// Returns the facts about it beside its sums.
     #[must_use]
     pub fn about(&self) -> About {
         match &self.state {
@@ -298,8 +305,9 @@ impl LiveHeap {
         matches!(self.state, State::Ended(_))
     }
 
-    /// The file that the program writes to, as long as commands can be given there: to pause, to go
-    /// on, a mark.
+    /// Returns the file that the program writes to, while it accepts commands.
+    ///
+    /// These are to pause, to continue, and to add a mark.
     #[must_use]
     pub fn spool(&self) -> Option<&Path> {
         match &self.state {
@@ -334,7 +342,7 @@ impl Growing {
         let fold =
             RecordingFold::new(&recording, sampling(&recording), Scope::default(), asked.slices.as_ref());
         let (tables, is_fresh) = (live.tables_version(), live.had_news());
-        // What was not written to for a while may have been left long ago.
+        // A file that was not written to for a while may have been left long ago.
         let age =
             path.metadata().and_then(|facts| facts.modified()).ok().and_then(|time| time.elapsed().ok());
         let news = Instant::now();
@@ -349,7 +357,7 @@ impl Growing {
         }
         if let Some((fresh, since)) = &mut self.drained {
             fresh.read_new()?;
-            // What was seen stays to be seen until it is in the other file as well.
+            // Events that were shown stay visible until they are in the other file as well.
             let is_there = fresh.fold.has_all_of(&self.fold)
                 || fresh.recording.totals().is_some()
                 || since.elapsed() > CATCHES_UP && !is_drained_at_present(&asked.path);
@@ -386,7 +394,7 @@ impl Growing {
     fn read_new(&mut self) -> Result<bool, RecordingError> {
         let is_spool = self.recording.header().shape == Shape::Spool;
         let mut is_new = std::mem::take(&mut self.is_fresh);
-        // What a look at a spool brings is in order when the next one has been.
+        // Events that one read of a spool returns are in order after the next read.
         for _ in 0..if is_spool { 2 } else { 1 } {
             self.live.look(&mut self.recording, false)?;
             if self.live.had_news() {
@@ -414,7 +422,7 @@ impl Growing {
             let there = self.live.known_until_nanos(&self.recording).max(now().unwrap_or(0));
             return Some(there.saturating_sub(read));
         }
-        // Of a spool, all that is there was read just now.
+        // All available data of a spool was read just now.
         let is_packed = header.shape == Shape::Packed;
         let age =
             read.filter(|_| is_packed && self.spool.is_some()).and_then(|read| now()?.checked_sub(read));
@@ -444,7 +452,7 @@ impl Growing {
         self.fold.slices(self.recording.threads(), self.end_nanos())
     }
 
-    /// What was added up is all there is.
+    /// Returns the sums as final.
     fn closed(&self, asked: &LiveRequest) -> Result<Whole, RecordingError> {
         let recording = self.recording.reopened()?;
         // In a damaged file a row may have been missed that came too late.
@@ -466,8 +474,9 @@ impl Growing {
         Whole::read(recording, asked)
     }
 
-    /// What follows when a packed recording does not grow any more: nothing, while the spool is
-    /// drained into it.
+    /// Returns the next state when a packed recording does not grow any more.
+    ///
+    /// Returns `None` while the spool is drained into it.
     fn left(&mut self, asked: &LiveRequest, is_running: bool) -> Result<Option<State>, RecordingError> {
         self.news = Instant::now();
         match &self.spool {
@@ -505,7 +514,7 @@ impl Left {
     }
 }
 
-/// What came of an update.
+/// Result of an update.
 struct Step {
     is_new: bool,
     next: Option<State>,

@@ -1,6 +1,7 @@
 //! From the heap events of a recording to "where does the memory go?".
 //!
-//! [`Aggregator`] adds up events in one pass; what it returns, a [`HeapProfile`], knows stacks as numbers.
+//! [`Aggregator`] adds up events in one pass; it returns a [`HeapProfile`], which knows stacks as
+//! numbers.
 
 mod about;
 mod aggregate;

@@ -18,8 +18,9 @@ use super::stacks::{Address, NO_FRAMES, Stacks};
 
 /// Something that knows the source frames of addresses.
 pub trait Namer {
-    /// For each of the addresses: innermost inlined call first, the function that holds the address
-    /// last; empty when nothing is known of it.
+    /// Names each address: innermost inlined call first, the function that holds the address last.
+    ///
+    /// An entry is empty when nothing is known of its address.
     fn name(&self, stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>>;
 }
 
@@ -60,7 +61,7 @@ pub struct Function {
     pub name: Arc<str>,
     /// Index of its module; none for addresses outside of all modules, and for what is no function.
     pub module: Option<u32>,
-    /// False when the name is that of a place of which nothing else is known.
+    /// False when the name is only a place, because nothing else is known.
     pub is_named: bool,
 }
 
@@ -257,7 +258,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The name of an address of which nothing is known.
+    /// Returns a name for an address about which nothing is known.
     fn stand_in(&self, address: &Address) -> Arc<str> {
         let reason = match address.kind {
             PcKind::ReturnAddress | PcKind::ProgramCounter => None,
@@ -309,8 +310,9 @@ impl<'a> Names<'a> {
         id
     }
 
-    /// The modules of which most functions that were met so far have no name, those with the most
-    /// of them first.
+    /// Returns the modules whose functions met so far mostly have no name.
+    ///
+    /// Those with the most such functions come first.
     #[must_use]
     pub fn mostly_unnamed(&self) -> Vec<&'a str> {
         let mut met: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
@@ -360,9 +362,10 @@ impl<'a> Names<'a> {
         self.roles.get(self.source_line(line).function.0 as usize) == Some(&role)
     }
 
-    /// For each of the stacks, the position that answers "who asked for this memory?": the
-    /// innermost frame that is not the allocator's. Finds the names that are needed for that, and
-    /// no others.
+    /// Finds, for each stack, the position responsible for its memory.
+    ///
+    /// That is the innermost frame that is not the allocator's. It finds only the names that are
+    /// needed for that.
     pub fn askers(&mut self, stacks: &[u32]) -> Vec<Position> {
         let mut positions: Vec<Position> =
             stacks.iter().map(|&stack| Position { stack, inlined: 0 }).collect();
@@ -374,8 +377,9 @@ impl<'a> Names<'a> {
         positions
     }
 
-    /// Moves to the innermost ordinary frame at this address, or to the caller; true when that has
-    /// to be looked at.
+    /// Moves to the innermost ordinary frame at this address, or to the caller.
+    ///
+    /// Returns true when that frame needs another check.
     fn step_outwards(&self, whole: u32, position: &mut Position) -> bool {
         let frames = self.at(position.stack);
         let allocator = |line: &LineId| self.folding.allocator && self.is(*line, Role::Allocator);
@@ -453,8 +457,9 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// True when the frame at the position leads to `main` or to a thread's function, and such
-    /// frames are left out.
+    /// True when the frame at the position leads to `main` or to a thread's function.
+    ///
+    /// Such frames are left out.
     #[must_use]
     pub fn is_folded_startup(&self, line: LineId) -> bool {
         self.folding.startup && self.is(line, Role::Startup)

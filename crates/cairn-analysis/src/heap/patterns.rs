@@ -1,8 +1,8 @@
 //! Patterns of names, in filters and in lists of known leaks.
 //!
-//! The language is LeakSanitizer's, because the lists that people keep are written in it: a pattern
-//! is found anywhere in a text, `*` stands for any characters, `^` in front and `$` at the end
-//! match the borders of the text.
+//! The language is LeakSanitizer's, because people write their lists in it: a pattern is found
+//! anywhere in a text, `*` matches any characters, `^` in front and `$` at the end match the
+//! borders of the text.
 
 use std::fmt;
 
@@ -145,9 +145,10 @@ pub struct Suppressed {
 }
 
 impl Suppressions {
-    /// Returns the leaks that each pattern leaves out of a profile, and the profile without these
-    /// leaks: they still count for everything else, and in the sums of threads and sizes. Only the
-    /// names of stacks that leak are asked for.
+    /// Splits a profile into the leaks that each pattern leaves out, and the rest.
+    ///
+    /// The leaks still count for everything else, and in the sums of threads and sizes. Only the
+    /// names of stacks that leak are requested.
     #[must_use]
     pub fn apply(&self, profile: &HeapProfile, names: &mut Names<'_>) -> (Vec<Suppressed>, HeapProfile) {
         let mut held_back: Vec<Suppressed> = self
@@ -193,8 +194,9 @@ fn stack_matches(names: &Names<'_>, stack: u32, pattern: &Pattern) -> bool {
         .any(|stack| names.at(stack).iter().any(|&line| line_matches(names, line, pattern)))
 }
 
-/// Of all stacks, those of which any frame's function matches one of `functions`, and any frame's
-/// module one of `modules`; an empty list asks for nothing. For
+/// Marks the stacks whose frames match one of `functions` and one of `modules`.
+///
+/// Any frame's function may match, and any frame's module; an empty list matches all. For
 /// [`Scope::stacks`](super::Scope::stacks).
 #[must_use]
 pub fn stacks_with(names: &mut Names<'_>, functions: &[Pattern], modules: &[Pattern]) -> Vec<bool> {

@@ -39,8 +39,9 @@ pub struct Questions<'a> {
     pub(super) names: Names<'a>,
     pub(super) profile: &'a HeapProfile,
     pub(super) askers: Vec<Asker>,
-    /// Of each asker its line and sums: of all stacks, a few asked for memory, and lists go through
-    /// these again and again.
+    /// Line and sums of each asker.
+    ///
+    /// Few of all stacks asked for memory, and lists go through these again and again.
     rows: Vec<(LineId, Sums)>,
 }
 
@@ -108,8 +109,9 @@ impl Places {
 
 const NO_ENTRY: u32 = u32::MAX;
 
-/// The order of stacks in an entry: the most expensive first, equal ones by number; then the
-/// asker's index.
+/// The order of stacks in an entry: the most expensive first, equal ones by number.
+///
+/// The last field is the asker's index.
 type Rank = (Reverse<Amount>, u32, u32);
 
 impl<'a> Questions<'a> {
@@ -158,15 +160,16 @@ impl<'a> Questions<'a> {
         sums_of(self.profile, stack)
     }
 
-    /// Lists who asked for memory, the most expensive first, without entries that cost nothing.
+    /// Lists the code that allocated, the most expensive first, without entries that cost nothing.
     /// Equal ones are ordered by name, so that the same recording always gives the same answer.
     #[must_use]
     pub fn top(&self, group: Group, cost: Cost) -> Vec<Entry> {
         self.top_of(group, cost, usize::MAX)
     }
 
-    /// As [`top`](Self::top), with only the first `most_stacks` of each entry in order, and the
-    /// others behind them in any order.
+    /// Lists entries like [`top`](Self::top), with only the first `most_stacks` of each in order.
+    ///
+    /// The others are behind them in any order.
     #[must_use]
     pub fn top_of(&self, group: Group, cost: Cost, most_stacks: usize) -> Vec<Entry> {
         let mut entries: Vec<Entry> = Vec::new();
@@ -214,8 +217,9 @@ impl<'a> Questions<'a> {
         entries
     }
 
-    /// Puts the first stacks of an entry in order, the others behind them, and makes the line of
-    /// the first one the entry's.
+    /// Puts the first stacks of an entry in order, the others behind them.
+    ///
+    /// The line of the first one becomes the entry's.
     fn put_stacks(&self, entry: &mut Entry, mut ranks: Vec<Rank>, most_stacks: usize) {
         // The entry's line is that of the first one, also if no stack is shown.
         let most_stacks = most_stacks.max(1);

@@ -17,12 +17,13 @@ use super::stacks::Stacks;
 use super::summary::{Summary, SummarySize, WrittenSummary, abridge};
 use cairn_recording::{Finding, Recording, RecordingError, Wanted};
 
-/// Events of which all sums are stored: reading these takes some hundredths of a second.
+/// Minimum events for storing all sums; reading these takes some hundredths of a second.
 const MANY_EVENTS: u64 = 2_000_000;
-/// Events of which the brief sums are stored; fewer are read in a hundredth of a second.
+/// Minimum events for storing the brief sums; fewer are read in a hundredth of a second.
 const SOME_EVENTS: u64 = 500_000;
-/// Bytes of events whose checksums are compared before a summary answers; 64 MiB, which takes some
-/// hundredths of a second.
+/// Bytes of events whose checksums are compared before a summary answers; 64 MiB.
+///
+/// That takes some hundredths of a second.
 const CHECKED_BYTES: u64 = 64 << 20;
 
 /// A recording, ready for questions about the heap.
@@ -65,13 +66,14 @@ impl HeapRecording {
         Self { recording, stacks, sampling, checked_bytes: CHECKED_BYTES }
     }
 
-    /// Makes answers from a [summary](Self::write_summary) check the checksums of all events; by
-    /// default at most 64 MiB of them are checked.
+    /// Makes answers from a [summary](Self::write_summary) check the checksums of all events.
+    ///
+    /// By default at most 64 MiB of them are checked.
     pub fn check_all_events(&mut self) {
         self.checked_bytes = u64::MAX;
     }
 
-    /// What is wrong with the events behind a summary that answers.
+    /// Returns the problems of the events behind a summary that answers.
     fn damage_behind_summary(&self) -> Result<Vec<Finding>, RecordingError> {
         let found = self.recording.check_events(self.checked_bytes)?;
         Ok(found
@@ -109,7 +111,7 @@ impl HeapRecording {
         threads(&self.recording)
     }
 
-    /// What is known of it beside its sums.
+    /// Returns the facts about it beside its sums.
     #[must_use]
     pub fn about(&self) -> About {
         about(&self.recording, self.findings())
@@ -125,9 +127,10 @@ impl HeapRecording {
         self.read_unless_summarized(scope, None).map(|(read, _)| read)
     }
 
-    /// As [`read`](Self::read), for questions by stack alone: the profile's sums by thread, size
-    /// and lifetime may be missing. So a summary can answer where only some stacks are counted,
-    /// too.
+    /// Reads like [`read`](Self::read), for questions by stack alone.
+    ///
+    /// The profile's sums by thread, size and lifetime may be missing. So a summary can answer
+    /// where only some stacks are counted, too.
     ///
     /// # Errors
     ///
@@ -147,10 +150,11 @@ impl HeapRecording {
         self.read(scope)
     }
 
-    /// As [`read`](Self::read), for a picture of the whole: of sizes it has only the allocations,
-    /// of the time a curve of few steps with the most that was held in each to a 255th of the peak;
-    /// lifetimes, samples and marks are left out. So much is in the [summary](Self::write_summary)
-    /// of short recordings, too.
+    /// Reads like [`read`](Self::read), for a picture of the whole.
+    ///
+    /// It has the allocations by size, and a curve over time of few steps with the maximum in each
+    /// to a 255th of the peak; lifetimes, samples and marks are left out. The
+    /// [summary](Self::write_summary) of short recordings has this data, too.
     ///
     /// # Errors
     ///
@@ -165,7 +169,7 @@ impl HeapRecording {
         }
         let mut read = self.read(scope)?;
         abridge(&mut read);
-        // What cannot be read at all was met twice.
+        // Both passes report data that is unreadable.
         findings.retain(|finding| !read.findings.contains(finding));
         read.findings.append(&mut findings);
         Ok(read)
@@ -221,8 +225,9 @@ impl HeapRecording {
         Summary::of(&self.recording, self.stacks.len(), self.sampling)
     }
 
-    /// Reads everything, and writes a summary into the recording itself, which is in the file at
-    /// `path`: when it is opened again, its events need not be read for questions about everything.
+    /// Reads everything, and writes a summary into the recording's own file at `path`.
+    ///
+    /// When that file is opened again, its events need not be read for questions about everything.
     ///
     /// Only a packed recording that was closed is added to, and only when nothing is wrong with it;
     /// a summary that is there already is left alone, and so is a file that would grow by more than
@@ -304,7 +309,7 @@ impl HeapRecording {
         self.summary().read(&mut Vec::new()).map(|read| read.is_some())
     }
 
-    /// What is wrong with its summary, if it has one.
+    /// Returns the problems of its summary, if it has one.
     ///
     /// # Errors
     ///
@@ -348,7 +353,7 @@ impl HeapRecording {
         end_nanos(&self.recording)
     }
 
-    /// What a reader should know of the file.
+    /// Returns the findings about the file.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         self.recording.findings()

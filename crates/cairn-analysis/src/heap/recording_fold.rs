@@ -20,9 +20,9 @@ pub(super) struct RecordingFold {
     threads: Vec<(ThreadId, u32)>,
     /// Events of one thread come in runs.
     last_thread: Option<(ThreadId, u32)>,
-    /// Of the last allocation or free.
+    /// Time of the last allocation or free.
     last_nanos: u64,
-    /// Of the last sample.
+    /// Time of the last sample.
     usage_nanos: u64,
     resident: ResidentOverTime,
     /// With the threads' indices as they were met.
@@ -32,8 +32,9 @@ pub(super) struct RecordingFold {
 }
 
 impl RecordingFold {
-    /// For events of what `recording` knows by now; the indices of threads in the scope are those
-    /// of its threads.
+    /// Creates the sums for events of `recording` as far as it is known now.
+    ///
+    /// The indices of threads in the scope are those of its threads.
     pub(super) fn new(
         recording: &Recording,
         sampling: Sampling,
@@ -89,7 +90,7 @@ impl RecordingFold {
         self.heap.anomalies().bad_numbers > 0
     }
 
-    /// What was added up so far, of a recording that knows these threads and ends there.
+    /// Returns the sums so far, of a recording that knows these threads and ends there.
     pub(super) fn read(&self, threads: &[Thread], end_nanos: Option<u64>, unmatched_frees: u64) -> HeapRead {
         let mut profile = self.heap.snapshot(self.end_of(end_nanos));
         let of_thread = |thread: &Thread| profile.threads.get(self.index_of(thread.id)? as usize).copied();
@@ -110,8 +111,9 @@ impl RecordingFold {
         }
     }
 
-    /// The slices of the time so far, where they were asked for, of a recording that knows these
-    /// threads and ends there.
+    /// Returns the slices of the time so far, where they are on.
+    ///
+    /// The recording knows these threads and ends there.
     pub(super) fn slices(&self, threads: &[Thread], end_nanos: Option<u64>) -> Option<Slices> {
         let mut slices = self.heap.slices(self.end_of(end_nanos))?;
         self.put_in_order(&mut slices, threads);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-/// What the process used at one moment.
+/// Resources that the process used at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsageSample {
     /// Nanoseconds from the start of the recording.
@@ -21,7 +21,7 @@ pub struct UsageSample {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Resident {
-    /// What was sampled then.
+    /// The sample of that moment.
     pub sample: UsageSample,
     /// Bytes in blocks that the program held then, of all threads and sizes. A block that was never
     /// written to need not be resident.
@@ -29,14 +29,15 @@ pub struct Resident {
     /// Bytes that it had mapped itself, where mappings are recorded. Pages that were never touched
     /// are not resident.
     pub mapped_bytes: u64,
-    /// Of these, what each stack mapped, the most first.
+    /// Bytes among these that each stack mapped, the most first.
     pub mapped_by_stack: Vec<(u32, u64)>,
 }
 
 impl Resident {
-    /// What is resident beside blocks and mappings: the program and its libraries, the stacks of
-    /// the threads, and what the allocator keeps between blocks and for later. 0 where more is held
-    /// than resident.
+    /// Returns the resident bytes beside blocks and mappings.
+    ///
+    /// These are the program and its libraries, the stacks of the threads, and free memory of the
+    /// allocator. 0 where more is held than resident.
     #[must_use]
     pub const fn rest_bytes(&self) -> u64 {
         self.sample.resident_bytes.saturating_sub(self.held_bytes).saturating_sub(self.mapped_bytes)

@@ -1,4 +1,5 @@
-//! Answers for programs: the output of `--json`, described field by field in `docs/book/reference/report.md`.
+//! Answers for programs: the output of `--json`, described field by field in
+//! `docs/book/reference/report.md`.
 //!
 //! The schemas are stable: within a version, fields are added and never change their meaning or go
 //! away.
@@ -60,8 +61,9 @@ pub struct Report {
     pub total_bytes: u64,
     /// Frees of them.
     pub total_frees: u64,
-    /// The kind of blocks that were not freed, here and in all fields whose names begin with
-    /// `leaked`: `leaked` when the program exited, else `alive`.
+    /// The kind of blocks that were not freed: `leaked` when the program exited, else `alive`.
+    ///
+    /// It holds here and in all fields whose names begin with `leaked`.
     pub unfreed: &'static str,
     /// Bytes that were not freed.
     pub leaked_bytes: u64,
@@ -150,11 +152,13 @@ pub struct Recorded {
     pub process: u32,
     /// When it began, in nanoseconds since 1970.
     pub started_wall_nanos: u64,
-    /// How it ended: `exit`, `exec`, `stopped`, `gone` (by `_exit` or a signal, of a child), or
-    /// nothing when the recording has no end.
+    /// How it ended: `exit`, `exec`, `stopped`, or `gone`.
+    ///
+    /// `gone` is the end of a child by `_exit` or a signal. `None` when the recording has no end.
     pub end: Option<&'static str>,
-    /// Whether the recording ended, or was read, before the program ended: what was not freed is no
-    /// leak then.
+    /// Whether the recording ended, or was read, before the program ended.
+    ///
+    /// Then blocks that were not freed are no leaks.
     pub ended_before_program: bool,
     /// Until when a recording was read that the program still writes; nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -239,17 +243,17 @@ impl From<&Resident> for ResidentJson {
 /// Standard errors.
 #[derive(Clone, Copy, PartialEq, Serialize, Debug)]
 pub struct ErrorsJson {
-    /// Of the allocations.
+    /// Standard error of the allocations.
     pub allocations: f64,
-    /// Of their bytes.
+    /// Standard error of their bytes.
     pub allocated_bytes: f64,
-    /// Of the blocks that were not freed.
+    /// Standard error of the blocks that were not freed.
     pub leaked_allocations: f64,
-    /// Of their bytes.
+    /// Standard error of their bytes.
     pub leaked_bytes: f64,
-    /// Of the blocks at the peak.
+    /// Standard error of the blocks at the peak.
     pub peak_allocations: f64,
-    /// Of their bytes.
+    /// Standard error of their bytes.
     pub peak_bytes: f64,
 }
 
@@ -612,8 +616,9 @@ pub struct DiffReport {
     pub unfreed_before: &'static str,
     /// The same of those now.
     pub unfreed_after: &'static str,
-    /// True when one of the two is an image of memory, which has no block but those alive: all its
-    /// costs are theirs, and what was allocated or freed before is not known.
+    /// True when one of the two is an image of memory, which has only blocks that are alive.
+    ///
+    /// All its costs are theirs; earlier allocations and frees are unknown.
     pub only_alive: bool,
     /// The totals before.
     pub before: SumsJson,

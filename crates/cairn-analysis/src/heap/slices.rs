@@ -27,10 +27,10 @@
 //!
 //! # How
 //!
-//! The sums that an aggregator keeps anyway are looked at where a slice ends, and what they grew by
-//! since the slice before is its entry. An event costs the setting of one bit, which says that its
-//! stack is to be looked at. What was never freed is known at the end only: then, or whenever an
-//! answer is wanted, the blocks that live are gone over.
+//! The sums that an aggregator has anyway are read where a slice ends, and their growth since the
+//! slice before is its entry. An event costs the setting of one bit, which marks its stack for
+//! that read. Leaks are known at the end only: then, or whenever an answer is wanted, the blocks
+//! that live are visited.
 //!
 //! How long a program will run is not known while it runs, and how much happens in a slice never
 //! is. So slices become twice as wide, each two of them one, when there are too many of them, or
@@ -40,13 +40,16 @@ use super::aggregate::LOST_STACK;
 use super::sums::{Row, Weight};
 use super::{LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, Sampling, Sums, size_class};
 
-/// The first width of a slice where the end is not known: a program of a millisecond still has its
-/// slices.
+/// First width of a slice where the end is not known; 4096 ns.
+///
+/// A program of a millisecond still has its slices.
 const FIRST_SLICE_NANOS: u64 = 1 << 12;
 
-/// What happened to one row in one slice.
+/// Sums of one row in one slice.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// Number of the row in its list.
+    ///
     /// A stack, a [class of size](super::size_class), a thread's index, or a [class of
     /// lifetime](super::lifetime_class); [`LOST_STACK`] for allocations whose stack was lost.
     pub row: u32,
@@ -54,12 +57,13 @@ pub struct Entry {
     pub slice: u32,
     /// Bytes that were allocated; of lifetimes, bytes of the blocks that were freed.
     pub allocated_bytes: u64,
-    /// Blocks that were allocated, in the unit of [`Sampling::stands_for`]; of lifetimes, blocks
-    /// that were freed.
+    /// Blocks that were allocated; of lifetimes, blocks that were freed.
+    ///
+    /// The unit is that of [`Sampling::stands_for`].
     pub allocations: u64,
     /// Bytes allocated less bytes freed.
     pub grown_bytes: i64,
-    /// Of the bytes that were allocated here, those that were never freed.
+    /// Bytes that were allocated here and never freed.
     pub leaked_bytes: u64,
     /// Blocks that were freed before their thread allocated another one.
     pub temporary: u64,
@@ -108,7 +112,7 @@ impl Default for SliceOptions {
     }
 }
 
-/// What happened in each slice of time. Each list is in the order of rows, then of slices.
+/// Sums of each slice of time. Each list is in the order of rows, then of slices.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Slices {
@@ -134,7 +138,7 @@ impl Slices {
         self.slice_nanos = self.slice_nanos.saturating_mul(2);
         for entries in [&mut self.stacks, &mut self.sizes, &mut self.threads, &mut self.lifetimes] {
             entries.iter_mut().for_each(|entry| entry.slice /= 2);
-            // What was in order still is.
+            // Entries that were in order still are.
             put_together(entries);
         }
     }
@@ -183,7 +187,7 @@ pub(super) struct Slicer {
     entries_put_together: usize,
 }
 
-/// What the sums of each row were when the slice before ended.
+/// Sums of each row at the end of the slice before.
 #[derive(Clone, Debug)]
 struct Before {
     stacks: Vec<Seen>,
@@ -207,7 +211,7 @@ impl Seen {
         Self { allocated_bytes, allocations, live_bytes, temporary }
     }
 
-    /// What came since `before`. Sums wrap, and so do differences.
+    /// Returns the difference from `before`. Sums wrap, and so do differences.
     fn since(&self, before: &Self, row: u32, slice: u32, sampling: Sampling) -> Entry {
         let temporary = self.temporary.wrapping_sub(before.temporary);
         Entry {

@@ -25,7 +25,7 @@ use cairn_recording::{Detail, Finding, Recording, RecordingError, StoredSummary}
 
 pub(super) use brief::abridge;
 
-/// What the tables of a recording say of its sums.
+/// Facts from the tables of a recording that its sums have to match.
 #[derive(Clone, Copy, Debug)]
 struct SummaryTables {
     stacks: usize,
@@ -37,17 +37,19 @@ struct SummaryTables {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SummarySize {
-    /// What is small beside the file or the events: of two million events and more all of it, in a
-    /// sixteenth of the file and one byte for each 128 events above these; else, of half a million
-    /// and more, what [`read_brief`](super::HeapRecording::read_brief) gives, in a fourth of the
-    /// file. Fewer events are read in a hundredth of a second.
+    /// As much as is small beside the file or the events.
+    ///
+    /// From two million events on it is all of it, in a sixteenth of the file and one byte for
+    /// each 128 events above these; from half a million on, the sums of
+    /// [`read_brief`](super::HeapRecording::read_brief), in a fourth of the file. Fewer events are
+    /// read in a hundredth of a second.
     Small,
     /// All of it; slices become wider until it fits.
     Whole {
         /// By how much the file grows at most.
         most_bytes: u64,
     },
-    /// What [`read_brief`](super::HeapRecording::read_brief) gives: some hundred bytes, and some
+    /// The sums of [`read_brief`](super::HeapRecording::read_brief): some hundred bytes, and some
     /// for each stack that allocated.
     Brief {
         /// By how much the file grows at most.
@@ -55,11 +57,11 @@ pub enum SummarySize {
     },
 }
 
-/// What [`HeapRecording::write_summary`](super::HeapRecording::write_summary) did.
+/// Result of [`HeapRecording::write_summary`](super::HeapRecording::write_summary).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct WrittenSummary {
-    /// What was read.
+    /// Result of the read.
     pub read: HeapRead,
     /// How many bytes longer the file is now; why it could not be written.
     pub added: Result<u64, RecordingError>,
@@ -139,7 +141,7 @@ impl<'a> Summary<'a> {
         };
         loop {
             let bytes = slices::put(&slices);
-            // What is so much longer does not become so much shorter.
+            // Slices that are far too long do not become that much shorter.
             let is_near = slices.entries() <= slices::MAX_ENTRIES && bytes.len() as u64 / 8 <= most_bytes;
             if is_near && slices::take(&bytes, self.tables, &read.profile).as_ref() == Some(&slices) {
                 let added = write(&[(ChunkKind::SUMS, &sums), (ChunkKind::SLICES, &bytes)])?;

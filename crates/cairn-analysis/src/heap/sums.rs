@@ -1,7 +1,7 @@
-//! What is added up for one stack, one thread or one class of sizes, in one cache line.
+//! Sums of one stack, one thread or one class of sizes, in one cache line.
 //!
-//! What a row held *when the whole program held most* is known in one pass, exactly, and without
-//! going over all rows at each new peak: peaks have numbers, and a row notes which peak its
+//! A row's bytes *at the peak of the whole program* are known in one pass, exactly, and without
+//! visiting all rows at each new peak: peaks have numbers, and a row notes which peak its
 //! `at_peak` values are of. A row that was not touched since the last peak holds now what it held
 //! then; so it is enough to copy the present values at the first change after a peak
 //! ([`Row::settle`]), and once more for all rows at the end. Two passes over the events would cost

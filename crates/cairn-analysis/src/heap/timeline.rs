@@ -18,7 +18,7 @@ pub struct Timeline {
     pub bins: Vec<Bin>,
 }
 
-/// What happened in one stretch of time.
+/// Sums of one stretch of time.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Bin {
     /// Most bytes that the program held in it.

@@ -60,7 +60,9 @@ pub struct TreeNode {
     pub level: usize,
     /// The cost of it and of its children.
     pub amount: Amount,
-    /// The cost of itself: asked for by it, or, from the allocations outwards, of stacks in which
+    /// Cost of the entry itself.
+    ///
+    /// These are its own allocations, or, from the allocations outwards, those of stacks in which
     /// it is the outermost frame.
     pub own: Amount,
     /// Its children, most expensive first.
@@ -353,8 +355,9 @@ impl Inwards {
         start
     }
 
-    /// An outermost frame without a name is `_start` where it leads to start-up: then what it leads
-    /// to takes its place.
+    /// Replaces an outermost frame without a name by its child where it leads to start-up.
+    ///
+    /// Such a frame is `_start`.
     fn without_nameless_start(
         &mut self,
         questions: &mut Questions<'_>,

@@ -1,10 +1,10 @@
-//! What blocks are called that were not freed. Only a program that exited has leaked them.
+//! Terms for blocks that were not freed. Only a program that exited has leaked them.
 
 use cairn_format::recording::EndReason;
 
 use cairn_recording::Recording;
 
-/// What the blocks are that were not freed in a recording.
+/// Kind of the blocks that were not freed in a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub enum Unfreed {
@@ -18,8 +18,9 @@ pub enum Unfreed {
     AliveAtExec,
     /// The process ended by `_exit` or by a signal; it is not known by which.
     AliveAtEnd,
-    /// The program exited; but the recording was stopped for a while, and what was freed meanwhile
-    /// is here as well.
+    /// The program exited; but the recording was stopped for a while.
+    ///
+    /// Blocks that were freed meanwhile are here as well.
     AliveAfterPause,
     /// The recording has no end: the program was killed, or the file does not say.
     #[default]
@@ -27,7 +28,7 @@ pub enum Unfreed {
 }
 
 impl Unfreed {
-    /// Of a recording.
+    /// Determines the kind for a recording.
     #[must_use]
     pub fn of(recording: &Recording) -> Self {
         match recording.end() {
@@ -53,7 +54,7 @@ impl Unfreed {
         if self.is_leaked() { "leaked" } else { "alive" }
     }
 
-    /// What two recordings are compared by.
+    /// Determines the kind for a comparison of two recordings.
     #[must_use]
     pub const fn of_both(self, other: Self) -> Self {
         if self.is_leaked() { other } else { self }

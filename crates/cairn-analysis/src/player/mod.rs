@@ -63,8 +63,9 @@ use cairn_format::WordSize;
 use cairn_format::recording::MAGIC;
 use cairn_recording::Recording;
 
-/// Maximum bytes of a tracker recording; 256 MiB, because the tracker's buffer of 1 MiB can be
-/// enlarged.
+/// Maximum bytes of a tracker recording; 256 MiB.
+///
+/// The tracker's buffer is 1 MiB, but can be enlarged.
 const MAX_TRACKER_BYTES: u64 = 256 << 20;
 
 /// Events per batch of name lookups; 512, enough for all processors, and few enough for quick

@@ -1,4 +1,4 @@
-//! Plays recordings of call-stack-tracker, most of which come from Windows.
+//! Plays recordings of call-stack-tracker, which come mostly from Windows.
 //!
 //! They are small, because the tracker has one buffer of 1 MiB, so a recording is read completely.
 //! Damage at the end is reported, and everything before it is played.
@@ -160,8 +160,9 @@ impl Tables for TrackerRecording {
     }
 }
 
-/// Returns the layout of this word size that reads furthest; outside Windows, path units have four
-/// bytes.
+/// Returns the layout of this word size that reads furthest.
+///
+/// Outside Windows, path units have four bytes.
 fn layout_of(bytes: &[u8], word_size: WordSize) -> TrackerLayout {
     let with = |char_width| TrackerLayout { word_size, char_width };
     let end = |layout: &TrackerLayout| {

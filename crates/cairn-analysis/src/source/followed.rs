@@ -90,7 +90,7 @@ impl FollowedHeap {
         }
     }
 
-    /// What is known of the program beside its sums.
+    /// Returns the facts about the program beside its sums.
     #[must_use]
     pub fn about(&self) -> About {
         match &self.state {
@@ -141,8 +141,9 @@ impl FollowedHeap {
         self.complete().map(HeapSource::symbols)
     }
 
-    /// What happened in each slice of the time, once the heap has ended; `None` before, and of a
-    /// file without times.
+    /// Reads the sums of each slice of the time, once the heap has ended.
+    ///
+    /// Returns `None` before that, and for a file without times.
     ///
     /// # Errors
     ///

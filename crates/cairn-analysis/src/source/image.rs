@@ -20,7 +20,7 @@ pub struct ImageHeap {
     findings: Vec<String>,
 }
 
-/// What every answer from an image says of itself.
+/// Note of every answer from an image.
 const ONE_MOMENT: &str = "an image of memory has the blocks that were alive, and nothing of those before: what it shows as peak and allocated is the same blocks";
 
 impl ImageHeap {
@@ -109,7 +109,7 @@ impl ImageHeap {
         HeapRead::of_sums(profile, 0, Vec::new())
     }
 
-    /// What a reader of the sums should know.
+    /// Returns the notes for a reader of the sums.
     pub(super) fn findings(&self) -> &[String] {
         &self.findings
     }
@@ -147,8 +147,9 @@ pub fn names_of_image(
     names.without(modules.filter(|(_, module)| is_unsure(module)).map(|(index, _)| index))
 }
 
-/// True when any build of a module may have run: the names in the file on disk may be those of
-/// other functions.
+/// True when any build of a module may have run.
+///
+/// The names in the file on disk may be those of other functions.
 fn is_unsure(module: &ImageModule) -> bool {
     !module.is_identified || module.build_id.is_empty() && matches!(module.file, FileState::Different(_))
 }

@@ -52,8 +52,9 @@ pub const FACTS_BYTES: usize = 0x78;
 pub const FREE_TAKEN: usize = 0x80;
 /// See the [table](self).
 pub const EXITING: usize = 0x88;
-/// How many entries of [`OWN_MEMORY`] hold; 0 while they change, and all bits when there are more
-/// than fit.
+/// Number of valid entries of [`OWN_MEMORY`].
+///
+/// 0 while they change, and all bits set when there are more entries than fit.
 pub const OWN_MEMORY_COUNT: usize = 0xa0;
 /// Where the program has mapped the spool.
 pub const MAPPED_AT: usize = 0xa8;
@@ -82,8 +83,9 @@ pub const EXIT_WALL_NANOS: usize = 0x190;
 pub const FREE_RING: usize = 0x1000;
 /// Entries of the [`FREE_RING`]; entry `n % FREE_RING_ENTRIES` is the `n`-th that is given.
 pub const FREE_RING_ENTRIES: usize = 4096;
-/// The memory beside the spool that the recorder has reserved in the program: address and bytes of
-/// each piece, `u64` both.
+/// Lists the memory beside the spool that the recorder has reserved in the program.
+///
+/// Each entry is the address and the bytes of one piece, both `u64`.
 pub const OWN_MEMORY: usize = 0x5000;
 /// Entries of [`OWN_MEMORY`].
 pub const OWN_MEMORY_ENTRIES: usize = 512;
@@ -96,7 +98,7 @@ const _: () = assert!(FREE_RING + FREE_RING_ENTRIES * 4 <= OWN_MEMORY);
 const _: () = assert!(OWN_MEMORY + OWN_MEMORY_ENTRIES * 16 <= FACTS);
 const _: () = assert!(FACTS + FACTS_LIMIT_BYTES == super::SEGMENT_BYTES);
 
-/// What the program says of itself in [`STATE`].
+/// State that the program publishes in [`STATE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum State {
@@ -106,8 +108,9 @@ pub enum State {
     Recording,
     /// Recording is paused; it can go on.
     Paused,
-    /// Storage ran out (disk, limit of the file size or of the address space); nothing more is
-    /// recorded, and what was lost is counted.
+    /// Storage ran out (disk, file size limit or address space limit).
+    ///
+    /// Nothing more is recorded, and lost events are counted.
     Full,
     /// The recorder was stopped, or the program ended through `exit`.
     Ended,
@@ -140,7 +143,7 @@ impl State {
     }
 }
 
-/// What the command asks for in [`COMMAND`].
+/// Request that the command writes to [`COMMAND`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Command {

@@ -18,20 +18,22 @@ pub const CHUNK_HEADER_BYTES: usize = 32;
 pub const MAX_CHUNK_BYTES: usize = 1 << 22;
 /// A chunk has no more bytes than this when unpacked for each one that is stored.
 pub const MAX_CHUNK_RATIO: usize = 64;
-/// A chunk of [`ChunkKind::HEAP_STREAM`] has no more bytes than this when unpacked for each one
-/// that is stored: a program that does the same again and again has hardly more to tell than when
-/// it did.
+/// Maximum ratio of unpacked to stored bytes in a chunk of [`ChunkKind::HEAP_STREAM`].
+///
+/// Even a program that repeats itself exactly compresses hardly better than this.
 pub const MAX_STREAM_RATIO: usize = 256;
-/// What a chunk of [`ChunkKind::HEAP_STREAM`] refers back to lies at most so many unpacked bytes
-/// back, as a power of two.
+/// Window of [`ChunkKind::HEAP_STREAM`] in unpacked bytes, as a power of two.
+///
+/// A chunk refers back no further than this.
 pub const STREAM_WINDOW_BITS: u32 = 22;
-/// The last sixteen bytes of a packed recording that was closed: these, then the offset of the
-/// index as a u64.
+/// First eight bytes of the trailer that ends a packed recording that was closed.
+///
+/// The offset of the index follows as a u64.
 pub const TRAILER_MAGIC: [u8; 8] = *b"CAIRNEND";
 /// Bytes of the trailer.
 pub const TRAILER_BYTES: usize = 16;
 
-/// What follows the header.
+/// Shape of the data behind the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// Segments, as the program writes them.
@@ -40,7 +42,7 @@ pub enum Shape {
     Packed,
 }
 
-/// What counts the time of events.
+/// Source of the times of events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CounterKind {
     /// The time stamp counter of x86.
@@ -62,13 +64,13 @@ pub enum CounterKind {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileHeader {
-    /// What follows.
+    /// Shape of the data behind the header.
     pub shape: Shape,
     /// Width of an address in the recorded process: 32 or 64.
     pub address_bits: u32,
     /// The processor, as `e_machine` of an ELF file: 62 for x86-64, 183 for AArch64.
     pub machine: u32,
-    /// What counts.
+    /// Source of the times of events.
     pub counter: CounterKind,
     /// The process that was recorded.
     pub process: u32,
@@ -211,7 +213,7 @@ impl fmt::Display for HeaderError {
 
 impl core::error::Error for HeaderError {}
 
-/// What a chunk holds. Readers skip kinds that they do not know.
+/// Kind of a chunk. Readers skip kinds that they do not know.
 ///
 /// ```
 /// use cairn_format::recording::ChunkKind;
@@ -233,8 +235,9 @@ impl ChunkKind {
     pub const THREADS: Self = Self(*b"THRD");
     /// Marks.
     pub const MARKS: Self = Self(*b"MARK");
-    /// Allocations and frees, each chunk compressed for itself: what was written before there was
-    /// [`HEAP_STREAM`](Self::HEAP_STREAM).
+    /// Allocations and frees, each chunk compressed separately.
+    ///
+    /// Writers used it before [`HEAP_STREAM`](Self::HEAP_STREAM) existed.
     pub const HEAP: Self = Self(*b"HEAP");
     /// Allocations and frees, compressed as one stream.
     pub const HEAP_STREAM: Self = Self(*b"HEP2");
@@ -242,15 +245,17 @@ impl ChunkKind {
     pub const CLOCKS: Self = Self(*b"CLCK");
     /// Everything rarer: modules and threads coming and going, mappings, the use of memory, losses.
     pub const CHANGES: Self = Self(*b"CHNG");
-    /// How far the spool was read when everything before this chunk was written: what a recording
-    /// that was not closed needs to be continued from the spool.
+    /// Position up to which the spool was read when everything before this chunk was written.
+    ///
+    /// A recording that was not closed is continued from the spool at this position.
     pub const PROGRESS: Self = Self(*b"PROG");
-    /// What the recording holds in sum, so that a report of totals reads one chunk.
+    /// Totals of the recording, so that a report of totals reads one chunk.
     pub const SUMMARY: Self = Self(*b"SUMM");
     /// Sums of all events, so that a report need not read the events.
     pub const SUMS: Self = Self(*b"SUMS");
-    /// What happened in each slice of time, so that any stretch of it is answered without reading
-    /// the events.
+    /// Sums of each slice of time.
+    ///
+    /// They answer questions about any stretch of time without reading the events.
     pub const SLICES: Self = Self(*b"SLCS");
     /// Where the chunks are; the last chunk of a recording that was closed.
     pub const INDEX: Self = Self(*b"INDX");
@@ -281,7 +286,7 @@ impl fmt::Display for ChunkKind {
 /// chunks of that kind, at most [`MAX_STREAM_RATIO`] times as many as are stored when unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkHeader {
-    /// What it holds.
+    /// Kind of the chunk.
     pub kind: ChunkKind,
     /// How many bytes follow the header.
     pub stored_bytes: u32,
@@ -321,8 +326,9 @@ impl ChunkHeader {
         bytes
     }
 
-    /// Reads the header at the start of `bytes`; `None` when they are too few or their checksum
-    /// does not match.
+    /// Reads the header at the start of `bytes`.
+    ///
+    /// Returns `None` when there are too few bytes or their checksum does not match.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let header: &[u8; CHUNK_HEADER_BYTES] = bytes.first_chunk()?;

@@ -17,13 +17,17 @@
 //!
 //! The hot ones are first and last: an allocation takes two slots and a local free one. Tags that
 //! are not known are skipped by their length.
+//!
+//! Long because reader and writer of every record are in one file: each arm of one mirrors a
+//! method of the other, and both change together.
 
 use core::fmt;
 
 use crate::bytes::array_at;
 
-/// Addresses have no more bits than this in user space; wider ones are not recorded, and counted as
-/// lost.
+/// Maximum bits of an address in user space.
+///
+/// Events at wider addresses are not recorded, and are counted as lost.
 pub const ADDRESS_BITS: u32 = 48;
 /// A [`Record::Stamp`] leaves out as many of the counter's low bits: some ten nanoseconds.
 pub const STAMP_SHIFT: u32 = 5;
@@ -79,9 +83,9 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What a numbered address is. The ones from [`NoUnwindInfo`](Self::NoUnwindInfo) on stand
-    /// outside the outermost frame of a stack that was not followed to its start, and say why; the
-    /// address is the one in the reason.
+    /// Kind of a numbered address. The kinds from [`NoUnwindInfo`](Self::NoUnwindInfo) on take the
+    /// place outside the outermost frame of a stack that was not followed to its start, and give
+    /// the reason; the address is the one in the reason.
     PcKind {
         /// A call returns there; looked up one byte before.
         ReturnAddress = 0,
@@ -106,7 +110,7 @@ numbered! {
 }
 
 numbered! {
-    /// What happened to a range of addresses.
+    /// Event in the life of a range of addresses.
     MappingKind {
         /// `mmap` of a file or of anonymous memory.
         Map = 0,
@@ -120,7 +124,7 @@ numbered! {
 }
 
 numbered! {
-    /// What was lost, and why.
+    /// Kind of a loss, with its reason.
     LossKind {
         /// Events: there was no segment to write them to.
         NoStorage = 0,
@@ -133,8 +137,9 @@ numbered! {
         WideAddress = 3,
         /// Events that a ring overwrote, as it is meant to.
         Overwritten = 4,
-        /// Calls: the count is of places in modules that lead past the recorder's hooks, so that
-        /// what is called through them is not recorded.
+        /// Places in modules that lead past the recorder's hooks.
+        ///
+        /// Calls through them are not recorded; the count is of places, not of calls.
         Passing = 5,
     }
 }
@@ -148,8 +153,8 @@ numbered! {
         Exit = 1,
         /// The program replaced itself through `exec`.
         Exec = 2,
-        /// The process was gone: `_exit`, or a signal. Who saw that had not started it, and cannot
-        /// know which.
+        /// The process was gone: `_exit`, or a signal. The observer had not started the process,
+        /// and cannot know which of the two.
         Gone = 3,
     }
 }
@@ -166,13 +171,13 @@ pub enum MarkValue {
     Float(f64),
 }
 
-/// What happened to a thread.
+/// Event in the life of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ThreadEvent<'a> {
     /// It was seen for the first time.
     Began {
-        /// What the kernel calls it.
+        /// Thread identifier of the kernel.
         kernel_thread: u32,
     },
     /// It has this name from now on.
@@ -192,7 +197,7 @@ pub struct LoadedModule<'a> {
     pub start: u64,
     /// Address behind the last mapped byte.
     pub end: u64,
-    /// What addresses in memory are larger by than the ones stated in the file.
+    /// Addresses in memory less the ones stated in the file.
     pub bias: u64,
     /// The GNU build id; empty when it has none.
     pub build_id: &'a [u8],
@@ -200,7 +205,7 @@ pub struct LoadedModule<'a> {
     pub path: &'a [u8],
 }
 
-/// What the process uses, as the kernel tells it.
+/// Resources that the process uses, as the kernel reports them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
     /// When.
@@ -232,7 +237,7 @@ pub enum Record<'a> {
     Alloc {
         /// Its address.
         address: u64,
-        /// What the program asked for.
+        /// Bytes that the program asked for.
         size_bytes: u64,
         /// The counter of its address's hash, read after the real call; see [the
         /// module](super#order-without-a-clock).
@@ -247,8 +252,10 @@ pub enum Record<'a> {
         /// `None` for a local free; see [the module](super#order-without-a-clock).
         ticket: Option<u32>,
     },
-    /// A block was reallocated: what was at the address is free, and the [`Alloc`](Self::Alloc)
-    /// that follows is where it is now. Only calls that succeed are recorded.
+    /// A block was reallocated: its old address is free.
+    ///
+    /// The [`Alloc`](Self::Alloc) that follows has the new address. Only calls that succeed are
+    /// recorded.
     Move {
         /// The address before.
         address: u64,
@@ -266,7 +273,7 @@ pub enum Record<'a> {
     Pc {
         /// The number, from 1.
         number: u32,
-        /// What it is.
+        /// Kind of the address.
         kind: PcKind,
         /// The address in the process.
         address: u64,
@@ -324,7 +331,7 @@ pub enum Record<'a> {
         /// Number of the stack.
         stack: u32,
     },
-    /// What the process uses.
+    /// Resources that the process uses.
     Sample(Sample),
     /// Something was lost since the last such record of this thread.
     Loss {
@@ -420,8 +427,11 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The records in `bytes`, which begin `offset` bytes into the segment: behind the header, or
-    /// where an earlier read ended. Pass no more than what is committed.
+    /// Creates an iterator over the records in `bytes`, which begin `offset` bytes into the
+    /// segment.
+    ///
+    /// That is behind the header, or where an earlier read ended. Pass no more than the committed
+    /// bytes.
     #[must_use]
     pub fn new(bytes: &'a [u8], offset: usize) -> Self {
         Self { bytes, offset }
@@ -471,9 +481,10 @@ impl Records<'_> {
         self.bytes = rest;
     }
 
-    /// The next record, when it is an allocation, a free, a move or a stamp, and `None` when it is
-    /// another one or lies at the end: then [`next`](Iterator::next) tells which. So nearly all
-    /// records are read in half the time.
+    /// Returns the next record when it is an allocation, a free, a move or a stamp.
+    ///
+    /// Returns `None` for other records and at the end; then call [`next`](Iterator::next) to
+    /// distinguish the two. This reads nearly all records in half the time.
     ///
     /// ```
     /// use cairn_format::recording::{Frequent, FrequentKind, RecordSink, Records};
@@ -535,15 +546,15 @@ impl Records<'_> {
     }
 }
 
-/// One of the records that a recording is full of, as [`Records::next_frequent`] reads it. What its
-/// kind does not have holds no meaning.
+/// One of the frequent records, as [`Records::next_frequent`] reads it. Fields that its kind does
+/// not have hold no meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frequent {
     /// Which one it is.
     pub kind: FrequentKind,
     /// The address, or a stamp's ticks.
     pub low: u64,
-    /// What an allocation asked for.
+    /// Bytes that an allocation asked for.
     pub size_bytes: u64,
     /// An allocation's stack.
     pub stack: u32,
@@ -551,7 +562,7 @@ pub struct Frequent {
     pub number: u32,
 }
 
-/// What a [`Frequent`] record is.
+/// Kind of a [`Frequent`] record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrequentKind {
     /// [`Record::Alloc`].

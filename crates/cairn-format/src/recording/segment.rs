@@ -15,10 +15,9 @@ const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"CBLK");
 /// Which of its thread's two sequences of events a segment belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Lane {
-    /// What the thread does in general.
+    /// Normal execution of the thread.
     Outer,
-    /// What it did in a signal handler that interrupted the recorder. Each of these events has a
-    /// stamp.
+    /// A signal handler that interrupted the recorder. Each of these events has a stamp.
     Nested,
 }
 
@@ -47,14 +46,17 @@ pub struct SegmentHeader {
     pub committed_bytes: u64,
     /// The counter when the thread took the segment.
     pub counter: u64,
-    /// What the kernel calls the thread.
+    /// Thread identifier of the kernel.
     pub kernel_thread: u32,
-    /// Grows with every segment that any thread takes; tells a segment that was used again from
-    /// what was there before.
+    /// Number of the claim, which grows with every segment that any thread takes.
+    ///
+    /// It distinguishes a reused segment from its earlier contents.
     pub claim: u64,
-    /// The writer's promise that no module, address or word of the stack tree is in this segment:
-    /// who reads a part of the time passes the segments of other times over. A segment without it
-    /// may hold anything.
+    /// True if the writer promises that this segment has no module, address or word of the stack
+    /// tree.
+    ///
+    /// A reader of a part of the time skips such segments of other times. A segment without the
+    /// promise may hold anything.
     pub has_no_tables: bool,
 }
 
@@ -101,8 +103,9 @@ impl SegmentHeader {
         check_sum(front.iter().chain(back))
     }
 
-    /// Reads the header of `segment`, whose `committed_bytes` the caller reads where the program
-    /// still runs.
+    /// Reads the header of `segment`.
+    ///
+    /// While the program still runs, the caller reads `committed_bytes` itself.
     ///
     /// # Errors
     ///
@@ -154,7 +157,7 @@ pub enum SegmentError {
     Damaged,
     /// It claims to hold more than a segment can, less than nothing, or a part of a slot.
     Committed {
-        /// What it claims.
+        /// Number of bytes that the header claims.
         found: u64,
     },
 }

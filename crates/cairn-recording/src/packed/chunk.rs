@@ -37,7 +37,7 @@ pub(crate) struct ChunkWriter<W> {
     out: W,
     offset: u64,
     places: Vec<ChunkPlace>,
-    /// Of the index of the chunks that are not in `places`.
+    /// Place of the index of the chunks that are not in `places`.
     index_at: Option<u64>,
     compressor: Compressor<'static>,
     stream: Outflow,
@@ -61,8 +61,9 @@ impl<W: Write> ChunkWriter<W> {
         })
     }
 
-    /// Goes on behind what a file has, which is so long, and in which these chunks are, and those
-    /// of the index there. What is small may be compressed for longer.
+    /// Continues behind the end of a file of this length, with these chunks and its index.
+    ///
+    /// Small data may be compressed for longer.
     pub(crate) fn resume(
         out: W,
         offset: u64,
@@ -141,7 +142,7 @@ impl<W: Write> ChunkWriter<W> {
         stored
     }
 
-    /// What is behind the room for the header goes to the file.
+    /// The bytes behind the room for the header go to the file.
     fn put(
         &mut self,
         kind: ChunkKind,
@@ -343,7 +344,7 @@ fn indexed(source: &Source, reader: &mut ChunkReader) -> Result<Option<Vec<Chunk
     Ok(Some(parts.concat()))
 }
 
-/// What is wrong with a chunk of which these are the first bytes, all of them when `is_whole`.
+/// Returns the problem of a chunk with these first bytes, which are all of them when `is_whole`.
 pub(crate) fn problem_of(bytes: &[u8], place: &ChunkPlace, is_whole: bool) -> Option<&'static str> {
     let Some(header) = ChunkHeader::read(bytes) else { return Some("its header is damaged") };
     let found = place_of(&header, place.offset);

@@ -105,8 +105,10 @@ impl<'a> Take<'a> {
     }
 }
 
-/// Numbers below 2^24, byte by byte in three columns: the low bytes are nearly random, the high
-/// ones nearly constant, and apart each compresses as well as it can.
+/// Writes numbers below 2^24 as three columns, byte by byte.
+///
+/// The low bytes are nearly random, the high ones nearly constant, and apart each compresses as
+/// well as it can.
 #[derive(Default)]
 pub(crate) struct PutPlanes {
     numbers: Vec<u32>,
@@ -136,8 +138,9 @@ impl PutPlanes {
         &self.numbers
     }
 
-    /// How many bits these columns take when each byte is as long as it is rare in its column; of
-    /// some of the numbers, where there are many.
+    /// Estimates the bits of these columns from the frequency of each byte in its column.
+    ///
+    /// Uses a sample of the numbers, where there are many.
     pub(crate) fn estimated_bits(&self) -> f64 {
         const LOOKED_AT: usize = 1 << 12;
         let step = self.numbers.len() / LOOKED_AT + 1;

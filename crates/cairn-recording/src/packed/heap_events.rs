@@ -1,6 +1,6 @@
 //! Chunks of allocations and frees.
 //!
-//! What makes them small: the order of events stays, and nearly everything about an event follows
+//! They are small because the order of events stays, and nearly everything about an event follows
 //! from it.
 //!
 //! - A *site* is a stack and a size. A program's next site is nearly always one of the few that
@@ -30,8 +30,8 @@
 //! After an allocation at a numbered site, that site goes to the front of the list of (at most
 //! eight) successors of the thread's last numbered site, and becomes that.
 //!
-//! Writer and reader are in one file, although it is long: each line of one mirrors a line of the
-//! other, and both change together.
+//! Long because writer and reader are in one file: each line of one mirrors a line of the other,
+//! and both change together.
 //!
 //! Chunks of the older kind, [`ChunkKind::HEAP`], know no jumps, and have plain numbers in their
 //! column of times.
@@ -47,8 +47,9 @@ use crate::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted}
 use crate::prefetch::{Table, prefetch};
 use crate::spool::deliver::Slots;
 
-/// The writer names blocks by how many allocations ago they were made when these are fewer; the
-/// reader knows as many again twice, which older writers used.
+/// Limit of the distance, in allocations, by which the writer names a block; 32, exclusive.
+///
+/// The reader accepts up to three times that, which older writers used.
 const NEAR: u32 = 32;
 const FREE_SLOT: u8 = 96;
 const FREE_WIDE_SLOT: u8 = 97;
@@ -72,8 +73,9 @@ const SERIALS_AT_ONCE: usize = 1 << 14;
 const SITES_AT_ONCE: usize = 1 << 10;
 /// A quarter of a mebibyte of sites: fewer stay in the nearer caches.
 const LARGE_SITES: usize = 1 << 12;
-/// Latest allocations that the reader remembers: 4 MiB, of a program that
-/// allocates at least as often, which a cache may hold. Few in tests, so that they get behind them.
+/// Latest allocations that the reader remembers; 4 MiB of them, which a cache may hold.
+///
+/// Only programs with at least as many allocations take it. Few in tests, so that they exceed it.
 const RECENT: usize = if cfg!(test) { 1 << 9 } else { 1 << 20 };
 /// Blocks whose memory the reader prefetches.
 const AHEAD_OBJECTS: usize = 8;
@@ -126,8 +128,9 @@ struct Site {
     size_bytes: u64,
 }
 
-/// A site with its successors, in a cache line of its own: who meets a site asks for its successors
-/// next.
+/// A site with its successors, in a cache line of its own.
+///
+/// A reader that meets a site reads its successors next.
 ///
 /// | stack | size: low, high | five that are not used | successors |
 type NumberedSite = [u32; 8 + RANKS];
@@ -193,12 +196,13 @@ impl Sites {
 struct LastSites {
     last: Vec<u32>,
     /// The number of the allocation that made what each thread freed last; 0 before its first free.
-    /// Of the current thread it is in `current_freed`.
+    /// The current thread's is in `current_freed`.
     freed: Vec<u32>,
     current_freed: u32,
     threads: HashMap<u32, usize>,
-    /// The places of the threads with small numbers, which are nearly all; [`usize::MAX`] for those
-    /// not seen yet.
+    /// Places of the threads with small numbers, which are nearly all threads.
+    ///
+    /// [`usize::MAX`] for those not seen yet.
     small: Vec<usize>,
     current: usize,
 }
@@ -237,8 +241,9 @@ impl LastSites {
         self.last.get(self.current).map_or(0, |&last| last as usize)
     }
 
-    /// Notes which block the thread frees, by the number of its allocation; answers with the jump
-    /// from the one before.
+    /// Notes the block that the thread frees, by the number of its allocation.
+    ///
+    /// Returns the jump from the one before.
     #[inline]
     fn jump_to(&mut self, serial: u32) -> i32 {
         serial.wrapping_sub(std::mem::replace(&mut self.current_freed, serial)) as i32
@@ -290,7 +295,7 @@ struct Columns {
     times: TimeWriter,
     operations: Vec<u8>,
     known: PutPlanes,
-    /// Of the frees that can be named by either, until it is known which of the two takes fewer
+    /// Slots of the frees that either could name, until it is known which of the two takes fewer
     /// bytes.
     slots: PutPlanes,
     jumps: PutPlanes,
@@ -302,7 +307,7 @@ struct Columns {
     sizes: Vec<u8>,
 }
 
-/// What is known of a chunk beside its bytes.
+/// Facts about a chunk beside its bytes.
 pub(crate) struct Filled {
     pub(crate) events: u32,
     pub(crate) first_nanos: u64,
@@ -567,9 +572,10 @@ impl Columns {
         self.step_quanta = 0;
     }
 
-    /// Leaves of slots and jumps those that take fewer bytes: a program that frees at random from a
-    /// table of blocks has one slot for each, and no order in time. What it does again and again
-    /// shows in jumps alone.
+    /// Chooses between slots and jumps the names that take fewer bytes.
+    ///
+    /// A program that frees at random from a table of blocks has one slot for each, and no order
+    /// in time. Repeated work shows in jumps alone.
     fn choose_names(&mut self) {
         let new = 1.0 - self.repeats.part(self.jumps.numbers());
         if self.slots.estimated_bits() < self.jumps.estimated_bits() * new {
@@ -589,8 +595,10 @@ impl Columns {
     }
 }
 
-/// Tells what part of some numbers is as it was before: of every eighth pair or so of neighbours,
-/// those that hash alike, some thousand of the latest are stored.
+/// Estimates the part of some numbers that repeats earlier ones.
+///
+/// It samples about every eighth pair of neighbours, those that hash alike, and stores some
+/// thousand of the latest.
 struct Repeats {
     pairs: Vec<u64>,
 }
@@ -638,8 +646,9 @@ fn unfolded(number: u32) -> i32 {
     (number >> 1) as i32 ^ -((number & 1) as i32)
 }
 
-/// From a site to its number: open addressing, at most a quarter full, so that the first place is
-/// nearly always the right one. Only the writer needs it.
+/// Maps a site to its number: open addressing, at most a quarter full.
+///
+/// The first place is nearly always the right one. Only the writer needs it.
 struct SiteNumbers {
     slots: Vec<u32>,
     /// From a hash to a place: how many of its bits are too many.
@@ -695,7 +704,7 @@ impl SiteNumbers {
     }
 }
 
-/// What reads chunks of allocations in their order.
+/// Reads chunks of allocations in their order.
 pub(crate) struct HeapDecoder {
     sites: Sites,
     last: LastSites,
@@ -712,8 +721,10 @@ pub(crate) struct HeapDecoder {
     position: u64,
 }
 
-/// As small as can be: there is one for each block that lives, and memory that is touched first
-/// costs more than all that is done with it.
+/// State of a live block, as small as possible.
+///
+/// There is one for each live block, and the first touch of memory costs more than all other work
+/// on it.
 #[derive(Clone, Copy)]
 struct PackedObject {
     /// Number of its site; [`NONE`] where that is in `unnumbered`.
@@ -897,9 +908,10 @@ impl HeapDecoder {
         Ok(cursor)
     }
 
-    /// Hands on the events in front of number `until`, as far as they are in this chunk and before
-    /// the time that is wanted. None gets a time before `not_before_nanos`, the exact time of a
-    /// mark that came before it.
+    /// Hands on the events in front of number `until` that are in this chunk and the wanted time.
+    ///
+    /// No event gets a time before `not_before_nanos`, the exact time of a mark that came before
+    /// it.
     pub(crate) fn run(
         &mut self,
         cursor: &mut HeapCursor<'_>,
@@ -1052,8 +1064,8 @@ impl HeapDecoder {
 }
 
 impl HeapDecoder {
-    /// The site of the block in a slot. Who sees events and asks for neither stack nor size of what
-    /// is freed does not wait for the memory.
+    /// Returns the site of the block in a slot. A reader of events that uses neither stack nor
+    /// size of the freed block does not wait for the memory.
     #[inline(always)]
     fn site_of(&self, slot: u32) -> Site {
         let number = self.objects.get(slot as usize).map_or(NONE, |object| object.site);

@@ -42,7 +42,7 @@ pub(crate) struct LivePacked {
     findings: Vec<Finding>,
 }
 
-/// What a look at a packed recording brings beside events.
+/// Result of one read of a packed recording, beside its events.
 pub(crate) struct PackedLook<'a> {
     pub(crate) header: &'a FileHeader,
     pub(crate) facts: &'a mut Vec<Fact>,
@@ -118,7 +118,7 @@ impl LivePacked {
         if is_last || look.totals.is_some() {
             self.ready.push_back((std::mem::take(&mut self.waiting), 0));
         }
-        // What has no events has been read when all in front of it has.
+        // Places without events are done when everything in front of them has been read.
         while let Some((_, until)) = self.ready.pop_front_if(|(places, _)| places.is_empty()) {
             self.read_until = self.read_until.max(until);
         }

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   packed:  | ... events | PROG | ... events | PROG | events that are in the spool, too, torn tail
-//!                                                 \\__ for each lane: block and byte of its first record that is not in front
+//!                                                 \\__ for each lane: segment and byte of its first record that is not in front
 //!   spool:   | drained, maybe given back ... |  what follows from there ...
 //! ```
 //!
-//! Blocks are given back to the program only when such a chunk is in the file. So whenever the
+//! Segments are given back to the program only when such a chunk is in the file. So whenever the
 //! draining process is killed, what is not in front of the last one is in the spool still, and what
 //! is behind it in the packed file is there twice, and left out.
 
@@ -20,13 +20,13 @@ use super::columns::{Put, Take};
 pub(crate) struct Progress {
     pub(crate) thread: u32,
     pub(crate) is_nested: bool,
-    /// The block of its first record that was not written.
+    /// The segment of its first record that was not written.
     pub(crate) sequence: u32,
-    /// Where in that block it is.
+    /// Where in that segment it is.
     pub(crate) offset: u32,
     /// No later than it.
     pub(crate) ticks: u64,
-    /// It is the second half of a move, the first one of which was written.
+    /// It is the second half of a move whose first half was written.
     pub(crate) is_moving: bool,
 }
 

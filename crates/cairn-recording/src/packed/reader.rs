@@ -25,7 +25,7 @@ pub(crate) struct Packed {
     pub(crate) unmatched_frees: u64,
 }
 
-/// What the events of a packed recording leave behind them.
+/// State that the events of a packed recording leave behind them.
 pub(crate) struct End {
     /// Time of the last one.
     pub(crate) nanos: u64,
@@ -36,14 +36,14 @@ pub(crate) struct End {
 /// The last word on how far the spool was read.
 pub(crate) struct LastProgress {
     lanes: Vec<Progress>,
-    /// Everything in front of it is in front of these places of the spool, everything behind it
-    /// behind them.
+    /// Chunks before this offset are before these places of the spool, and chunks behind it behind
+    /// them.
     offset: u64,
     /// Until when everything is in front of it; older writers do not say.
     pub(crate) nanos: Option<u64>,
 }
 
-/// What opening gives.
+/// Result of opening a packed file.
 pub(crate) struct OpenedPacked {
     pub(crate) packed: Packed,
     pub(crate) facts: Vec<Fact>,
@@ -129,8 +129,9 @@ pub(crate) fn open(
     Ok(OpenedPacked { packed, facts, tables, end, early })
 }
 
-/// Whether a finding is of chunks in front of that place: behind it, and of the missing index,
-/// nothing is read.
+/// Returns whether a finding is of chunks in front of that place.
+///
+/// Nothing is read behind it, nor of the missing index.
 fn is_in_front_of(finding: &Finding, end: u64) -> bool {
     match finding {
         Finding::NoIndex => false,
@@ -171,7 +172,10 @@ pub(crate) fn early_end_of(totals: &Totals, header: &FileHeader) -> Option<RawEa
     Some(RawEarlyEnd { cause, counter, missed })
 }
 
-/// A damaged one is passed over: those before it are as good, as long as the spool has the blocks.
+/// Reads the last readable chunk of progress.
+///
+/// A damaged one is passed over: those before it are as good, as long as the spool has the
+/// segments.
 fn last_progress(
     source: &Source,
     reader: &mut ChunkReader,
@@ -222,7 +226,7 @@ impl Packed {
     }
 }
 
-/// What goes from one stretch of chunks to the next.
+/// State that one stretch of chunks passes on to the next.
 pub(crate) struct PackedReading<'a> {
     pub(crate) decoder: &'a mut HeapDecoder,
     /// The one that read all chunks of allocations before.
@@ -234,7 +238,7 @@ pub(crate) struct PackedReading<'a> {
 }
 
 impl PackedReading<'_> {
-    /// Hands on the events of these chunks, of which none in front of the last is missing.
+    /// Hands on the events of these chunks. None in front of the last is missing.
     pub(crate) fn read<E: Events>(
         &mut self,
         source: &Source,
@@ -256,7 +260,7 @@ impl PackedReading<'_> {
                 Err(problem) => {
                     findings.push(damaged(place, problem));
                     self.is_heap_lost = true;
-                    // What follows builds on what this chunk held.
+                    // The chunks that follow build on the contents of this one.
                     break;
                 }
             };

@@ -103,8 +103,10 @@ fn take_thread(take: &mut Take<'_>, start_counter: u64, tables: &mut TableBuilde
     Some(())
 }
 
-/// Addresses: number less the one before, twice the kind and 1 when it is relative, module, address
-/// or distance from the module's start.
+/// Writes the rows of addresses.
+///
+/// Each has the number less the one before, twice the kind plus 1 when it is relative, module, and
+/// address or distance from the module's start.
 #[derive(Default)]
 pub(crate) struct PcRows {
     pub(crate) bytes: Vec<u8>,
@@ -312,8 +314,10 @@ const THREAD_ENDED: u8 = 6;
 const LOST: u8 = 7;
 const ENDED: u8 = 8;
 
-/// Rare events: each a column of its tag; how many allocations and frees, marks and nanoseconds
-/// came since the row before; thread, and what belongs to the tag.
+/// Writes the rows of rare events, with one column for each tag.
+///
+/// Each row has the allocations and frees, marks and nanoseconds since the row before, then the
+/// thread and the fields of the tag.
 #[derive(Default)]
 pub(crate) struct ChangeRows {
     pub(crate) bytes: Vec<u8>,
@@ -324,7 +328,7 @@ pub(crate) struct ChangeRows {
     row: Vec<u8>,
 }
 
-/// What a row of rare events is.
+/// Kind of a row of rare events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rare {
     Usage(Usage),

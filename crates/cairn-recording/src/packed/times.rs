@@ -1,14 +1,15 @@
 //! The column of times: when something happened, and how many events there were then.
 //!
-//! How many events fall into ten microseconds is nearly all that is left to say of a program which
-//! does the same again and again, and looks like noise: no byte of it repeats, and which numbers
-//! are likely depends on the one before. So each takes as many bits as it is unexpected. A binary
-//! range coder, with chances that the writer and the reader learn alike, takes a quarter to a third
-//! fewer bytes than zstd; for one number each ten microseconds, its ten bits or so cost nothing
-//! that matters. For the operations, of which there are hundreds as many, they would.
+//! The number of events in each ten microseconds is nearly all the information in a repetitive
+//! program, and it resembles noise: no byte of it repeats, and which numbers are likely depends on
+//! the one before. So each takes as many bits as it is unexpected. A binary range coder, with
+//! chances that the writer and the reader learn alike, takes a quarter to a third fewer bytes than
+//! zstd; for one number each ten microseconds, its ten bits or so cost nothing that matters. They
+//! would for the operations, which are hundreds of times as many.
 
-/// How likely a bit is 1: the mean of what the last few said and what the last hundred did, each in
-/// 65,536ths.
+/// Probability that a bit is 1, in 65,536ths.
+///
+/// It is the mean of a fast estimate, of the last few bits, and a slow one, of the last hundred.
 #[derive(Clone, Copy)]
 struct Chance {
     quick: u16,
@@ -170,8 +171,9 @@ impl Coder for TimeReader<'_> {
 const LEARNED_BITS: u32 = 6;
 /// As are those of numbers with that many bits below the first one.
 const LONG: u32 = 16;
-/// Chances of the six bits that say how long a number is, and of the bits below the first one for
-/// each such length.
+/// Number of chances: of the six bits of a number's length, and of the bits behind its first one.
+///
+/// Each length has its own chances.
 const CHANCES: usize = 64 + ((LONG as usize) << LEARNED_BITS);
 
 /// Numbers from 1 on.
@@ -225,7 +227,7 @@ fn context(count: u64) -> usize {
     (context as usize).min(CONTEXTS - 1)
 }
 
-/// What writer and reader have learned; goes on from chunk to chunk.
+/// State that writer and reader have learned; it continues from chunk to chunk.
 pub(crate) struct Times {
     /// By whether the last two steps were.
     is_one: [Chance; 4],

@@ -5,9 +5,9 @@
 //! in front of it. They can be read in their order only anyway, because what they say builds on all
 //! that was said before.
 //!
-//! What repeats itself is searched thoroughly, as long as that finds much: there is little to
-//! search then, and it pays. A program whose allocations look like noise would pay three times as
-//! much for next to nothing.
+//! The stream searches repetitions thoroughly while that finds many: there is little to search
+//! then, and it pays. A program whose allocations resemble noise would pay three times as much for
+//! next to nothing.
 //!
 //! Each piece ends with a flush, so that it can be read as soon as it is written, and a file that
 //! is cut behind it loses nothing.
@@ -20,12 +20,14 @@ use zstd::zstd_safe::{CParameter, DParameter, Strategy, compress_bound};
 
 use super::chunk::{OTHER_LENGTH, TOO_MUCH};
 
-/// A block of zstd's without bytes, which is not the last one: pads what compresses better than
-/// readers believe.
+/// Empty zstd block that is not the last one.
+///
+/// It pads data that compresses better than readers accept.
 const EMPTY_BLOCK: [u8; 3] = [0; 3];
 
-/// How thorough is: what zstd does at its level 7 or so, with tables of one mebibyte each instead
-/// of several, which would have to be cleared for the shortest recording.
+/// Parameters of the thorough search: about zstd's level 7, with tables of one mebibyte each.
+///
+/// The several mebibytes of that level would have to be cleared for the shortest recording.
 const THOROUGH: [CParameter; 6] = [
     CParameter::Strategy(Strategy::ZSTD_lazy2),
     CParameter::HashLog(18),
@@ -34,12 +36,14 @@ const THOROUGH: [CParameter; 6] = [
     CParameter::MinMatch(6),
     CParameter::TargetLength(16),
 ];
-/// It goes on as long as it leaves not more than one byte of so many, which is asked when there are
-/// so many bytes: a short recording is mostly what was never there before.
+/// Minimum compression at which the thorough search continues: one byte left of each 4.
+///
+/// It is checked at [`ASKED_AT`] bytes, because the start of a recording is mostly new data.
 const WORTHWHILE: u64 = 4;
 const ASKED_AT: u64 = 1 << 19;
-/// Where an event takes as many bytes, most are of numbers in which nothing repeats: that is known
-/// before trying, but for short recordings.
+/// Bytes for each event from which most data is numbers without repetition.
+///
+/// This decides before any attempt, but for short recordings.
 const NOISE_BYTES: u64 = 2;
 const SHORT: u64 = 1 << 18;
 

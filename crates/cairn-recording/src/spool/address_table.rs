@@ -55,8 +55,7 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// The slots of the blocks by their addresses: a tree of three levels, as processors have them for
-/// pages.
+/// Maps addresses to the slots of their blocks: a tree of three levels, like a page table.
 ///
 /// ```text
 /// address:  | area: 22 bits | region: 16 bits | cell: 6 bits | 4 bits |
@@ -70,8 +69,7 @@ impl Hasher for AddressHasher {
 /// A region is 1,024 bytes of the program's memory, and has a cell for each 16 of them: allocators
 /// give no other addresses, but for small blocks of some, which are in a map of their own. So what
 /// a program uses together is found together, nothing has to be searched for, and leaves take a
-/// quarter of the memory that the blocks take. Of all that only the pages that are used are ever
-/// there.
+/// quarter of the memory that the blocks take. Only the pages in use take memory.
 ///
 /// Nothing is taken out when a block dies: its address is nearly always used again soon. Leaves
 /// that have become useless are given to other regions when there are many.
@@ -113,8 +111,9 @@ const SPARSE: u32 = u32::MAX;
 const MOST_LEAVES: u32 = NO_PLACE / CELLS as u32;
 const LEAST_LEAVES: usize = 1 << 6;
 const LEAST_SWEEP: usize = 1 << 10;
-/// Areas that may be used from the beginning, and events for each further one: where addresses are
-/// everywhere, as in a damaged file, tables would take a page for each.
+/// Number of areas that are always allowed, and events for each further one.
+///
+/// A damaged file has addresses everywhere, and its tables would take a page for each.
 const FIRST_AREAS: u64 = 1 << 8;
 const EVENTS_OF_AN_AREA: u64 = 1 << 10;
 

@@ -1,5 +1,4 @@
-//! What the control words and the facts of a spool say: losses, how the recording ended, whether it
-//! is a ring.
+//! Control words and facts of a spool: losses, how the recording ended, whether it is a ring.
 
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{Clock, EndReason, LossKind, SEGMENT_BYTES, control};
@@ -18,10 +17,10 @@ pub(crate) struct RawEarlyEnd {
 }
 
 impl RawEarlyEnd {
-    /// What the control words say.
+    /// Reads the control words.
     pub(crate) fn of_words(word: impl Fn(usize) -> u64) -> Option<Self> {
         let state = control::State::from_word(word(control::STATE));
-        // What was asked to end can be asked to go on.
+        // A recording that was asked to end can be asked to continue.
         let goes_on = state == control::State::Recording
             && control::Command::from_word(word(control::COMMAND)) == control::Command::Record;
         let noted = EarlyEnd::from_word(word(control::EARLY_END));

@@ -45,7 +45,7 @@ impl<'a, E: Events> Delivery<'a, E> {
         Self { scale, pairing, out, ticks: 0, stretch: scale.stretch(0), same_until_ticks: 0 }
     }
 
-    /// What another one needs to go on.
+    /// Returns the state that a successor needs to continue.
     pub(crate) fn into_parts(self) -> (Pairing, u64) {
         (self.pairing, self.out.nanos)
     }
@@ -151,7 +151,7 @@ impl<E: Events> Delivery<'_, E> {
         }
     }
 
-    /// Of events whose places may be wrong.
+    /// Passes on events whose places may be wrong.
     #[cold]
     fn without_places(&mut self, origin: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool) {
         self.pass_on::<false>(origin, events, bytes, is_moving);
@@ -175,7 +175,7 @@ impl<E: Events> Delivery<'_, E> {
             if !is_same && event.ticks >= self.same_until_ticks && event.kind != OTHER {
                 self.advance(event.ticks);
             }
-            // What the kind does not have is not looked at.
+            // Fields that the kind does not have are ignored.
             let is_outdated = match event.kind {
                 RawKind::Alloc => {
                     let &RawEvent { address, size_bytes, stack, number, .. } = event;
@@ -272,8 +272,9 @@ pub(crate) fn deliver_other(at: At, record: &Record<'_>, events: &mut impl Event
     }
 }
 
-/// Which numbers blocks have: an allocation takes the one that was freed last, or else the next one
-/// that never was taken.
+/// Assigns numbers to blocks.
+///
+/// An allocation takes the number that was freed last, or else the next one that was never taken.
 #[derive(Default)]
 pub(crate) struct Slots {
     pub(crate) free: Vec<u32>,

@@ -17,8 +17,9 @@ use cairn_format::recording::{
 use crate::error::RecordingError;
 use crate::mapped_file::{SharedFile, read_clocks};
 
-/// The program counts its threads from 1; those outside of it are numbered by their block, from
-/// here on.
+/// First number of a thread outside the program, which is numbered by its segment.
+///
+/// The program counts its own threads from 1.
 const FIRST_OUTSIDE: u32 = 1 << 31;
 /// Slots for the longest text and its thread.
 const SLOTS: usize = 1024;

@@ -29,7 +29,7 @@ use crate::packed::progress::Progress;
 /// Buffers that wait to be used again; those of a burst are given back when it is over.
 const MOST_SPARE: usize = 64;
 
-/// What its user does while a [`Follower`] merges.
+/// Receives records from a [`Follower`] while it merges.
 pub(crate) trait WhileMerging {
     /// Reads the lane's next piece, when none waits.
     fn refill(&mut self, lane: usize, queue: &mut LaneQueue, spare: &mut Vec<Vec<u8>>) {
@@ -42,15 +42,17 @@ pub(crate) trait WhileMerging {
         0
     }
 
-    /// Receives a record of a thread from such a piece; returns the number of the thread whose
-    /// records follow.
+    /// Receives a record of a thread from such a piece.
+    ///
+    /// Returns the number of the thread whose records follow.
     fn thread(&mut self, lane: LaneKey, counter: u64, event: ThreadEvent<'_>) -> Option<u32> {
         let _ = (lane, counter, event);
         None
     }
 
-    /// Receives a rare record from a segment that promised to have no tables, so that it was not
-    /// read before.
+    /// Receives a rare record from a segment that promised to have no tables.
+    ///
+    /// Such a record was not read before.
     fn rare_record(&mut self, record: &[u8]) {
         let _ = record;
     }
@@ -158,8 +160,9 @@ impl Follower {
         }
     }
 
-    /// Reads what was committed since the last time, of each lane no more than may wait, and shows
-    /// each piece to `take`. Returns how many bytes that were.
+    /// Reads newly committed bytes and shows each piece to `take`; returns the bytes read.
+    ///
+    /// It reads no more of a lane than may wait.
     pub(crate) fn read_new(
         &mut self,
         spool: &impl SpoolBytes,

@@ -69,9 +69,9 @@ pub(crate) struct Piece {
 /// The numbers of the threads whose records are in a piece.
 #[derive(Default)]
 pub(crate) struct PieceThreads {
-    /// Of the first records.
+    /// Thread number of the first records.
     pub(crate) first: u32,
-    /// Of those behind each record of kind *began*.
+    /// Thread numbers of the records behind each record of kind *began*.
     pub(crate) begins: VecDeque<u32>,
 }
 
@@ -146,11 +146,10 @@ impl LaneQueue {
         self.missing
     }
 
-    /// Returns when the next segment was taken, if it is to be left for later because so much waits
-    /// already.
+    /// Returns when the next segment was taken, if too much data waits to read it now.
     ///
-    /// Of a segment that was begun something may wait that is older than what is left of it, so
-    /// such a one is read on.
+    /// A segment that was begun is read on: an event of it may wait that is older than its
+    /// remaining ones.
     pub(super) fn held_back(&self, most_waiting_bytes: usize) -> Option<u64> {
         let (_, segment) = self.open.first_key_value()?;
         let is_begun = segment.read_bytes > SEGMENT_HEADER_BYTES as u64;

@@ -1,8 +1,9 @@
 //! Reads a spool while the program writes to it.
 //!
-//! What one thread had written when a look at the spool began is complete in the other threads'
-//! segments as well when the next look is over: a thread takes the time of an event a moment before
-//! it commits it. So events are handed on up to the latest time that the look before has seen.
+//! Events that one thread had written when a read of the spool began are complete in the other
+//! threads' segments as well after the next read: a thread takes the time of an event a moment
+//! before it commits it. So events are handed on up to the latest time that the read before has
+//! seen.
 
 use std::collections::VecDeque;
 
@@ -34,7 +35,7 @@ pub(crate) struct LiveSpool {
     findings: Vec<Finding>,
 }
 
-/// What a look at a spool brings beside events.
+/// Result of one read of a spool, beside its events.
 pub(crate) struct SpoolLook<'a> {
     pub(crate) tables: &'a mut TableBuilder,
     pub(crate) end: &'a mut Option<(EndReason, u64)>,

@@ -2,11 +2,11 @@
 //! other.
 //!
 //! The recorder gives the lane of a thread that has ended to a later thread, which goes on in the
-//! same block:
+//! same segment:
 //!
 //! ```text
-//!   lane 3:  block of 4711 | events | began 4720 | block of 4720 | events | began 4733 | ...
-//!   life:    3 ____________________ | 9 _______________________________ | 12 _____________
+//!   lane 3:  segment of 4711 | events | began 4720 | segment of 4720 | events | began 4733 | ...
+//!   life:    3 ______________________ | 9 _________________________________ | 12 _____________
 //! ```
 //!
 //! A *life* is what one thread recorded, from its record of kind *began* to the next one in the
@@ -15,7 +15,7 @@
 //! ones. Which allocation a free belongs to is decided by lanes (`pairing`), and does not depend on
 //! lives.
 //!
-//! A block whose header names another thread than the one before it begins a life as well: in a
+//! A segment whose header names another thread than the one before it begins a life as well: in a
 //! ring the record may be overwritten, and in a damaged file it may be unreadable.
 
 use std::collections::{BTreeMap, HashMap};
@@ -47,7 +47,7 @@ pub(crate) struct Lives {
     last_given: u32,
 }
 
-/// What is known of one life.
+/// Facts about one life.
 #[derive(Clone, Default, Debug)]
 struct Life {
     kernel_thread: u32,
@@ -56,7 +56,7 @@ struct Life {
     earlier_names: Vec<Vec<u8>>,
     began: Option<u64>,
     ended: Option<u64>,
-    /// False while it is known by the header of a block alone.
+    /// False while it is known by the header of a segment alone.
     has_began_record: bool,
 }
 
@@ -113,7 +113,7 @@ impl Lives {
         }
     }
 
-    /// A block of a lane begins; the answer is whose records follow.
+    /// A segment of a lane begins; the answer is whose records follow.
     pub(crate) fn block(&mut self, lane: LaneKey, kernel_thread: u32, counter: u64) -> u32 {
         let (number, is_nested) = lane;
         let is_of = |life: &Life| life.kernel_thread == kernel_thread && life.ended.is_none();
@@ -220,7 +220,7 @@ impl Lives {
         }
     }
 
-    /// What is known of one life.
+    /// Returns the facts about one life.
     pub(crate) fn thread(&self, number: u32, scale: &TimeScale) -> Option<Thread> {
         Some(self.rows.get(&number)?.thread(number, scale))
     }
@@ -240,9 +240,10 @@ impl Lives {
 /// Clocks of two files that were made of one spool differ by less.
 const SLACK_NANOS: u64 = 10_000_000;
 
-/// The numbers that threads of the rest of a spool have in the packed recording in front of it: the
-/// same kernel thread at the same time is the same thread, all others get numbers that it does not
-/// use.
+/// Numbers the threads in the rest of a spool as the packed recording in front of it does.
+///
+/// The same kernel thread at the same time is the same thread; all others get numbers that the
+/// packed recording does not use.
 pub(crate) fn numbers_behind(
     packed: &[Thread],
     rest: &[Thread],
@@ -263,7 +264,7 @@ pub(crate) fn numbers_behind(
                 // not have.
                 known.began_nanos.abs_diff(began) <= SLACK_NANOS
             } else {
-                // A later block of a thread that began before.
+                // A later segment of a thread that began before.
                 known.began_nanos <= began.saturating_add(SLACK_NANOS) && is_in_time
             }
         };

@@ -1,9 +1,9 @@
 //! One order for the events of all threads of a spool.
 //!
-//! Every thread's events lie in order in its blocks, with a stamp now and then. Events between two
-//! stamps are taken to be evenly spread, and the lanes are merged by that time. So the order across
-//! threads is as good as the stamps are; which allocation a free belongs to does not depend on it
-//! (`pairing`).
+//! Every thread's events lie in order in its segments, with a stamp now and then. Events between
+//! two stamps are taken to be evenly spread, and the lanes are merged by that time. So the order
+//! across threads is as good as the stamps are; which allocation a free belongs to does not depend
+//! on it (`pairing`).
 //!
 //! Works on what is there: a program may still be writing, so a lane that has run out is read
 //! again.
@@ -60,18 +60,20 @@ pub(crate) struct RawFree {
 
 /// Gives a lane what follows in it.
 pub(crate) trait Feed {
-    /// Replaces `bytes` by the records of the lane's next block. `None` when there are none at
+    /// Replaces `bytes` by the records of the lane's next segment. `None` when there are none at
     /// present.
     fn more(&mut self, lane: u32, bytes: &mut Vec<u8>) -> Option<NextPiece>;
 
-    /// Receives each record that is neither an event of the heap nor a stamp, some events before it
-    /// is handed on.
+    /// Receives each record that is neither an event of the heap nor a stamp.
+    ///
+    /// The call comes some events before the record is handed on.
     fn met(&mut self, lane: u32, record: &[u8]) {
         let _ = (lane, record);
     }
 
-    /// Receives each record of a thread in the lane's order, before what follows it in the
-    /// lane; returns the number of the thread whose events follow.
+    /// Receives each record of a thread in the lane's order, before the records that follow it.
+    ///
+    /// Returns the number of the thread whose events follow.
     fn thread(&mut self, lane: u32, counter: u64, event: ThreadEvent<'_>) -> Option<u32>;
 
     /// Receives what is wrong with a record; the rest of what was given last is left out.
@@ -79,9 +81,9 @@ pub(crate) trait Feed {
 }
 
 pub(crate) struct NextPiece {
-    /// Not before this time: ticks when the block was taken.
+    /// Not before this time: ticks when the segment was taken.
     pub(crate) ticks: u64,
-    /// Where in its block the first byte was.
+    /// Where in its segment the first byte was.
     pub(crate) offset: usize,
     /// The number of the thread whose events these are, up to the next record of kind *began*.
     pub(crate) thread: u32,
@@ -91,7 +93,7 @@ pub(crate) struct NextPiece {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawEvent {
     pub(crate) ticks: u64,
-    /// Of [`OTHER`], where the record begins.
+    /// Address; for [`OTHER`], where the record begins.
     pub(crate) address: u64,
     pub(crate) size_bytes: u64,
     pub(crate) stack: u32,
@@ -123,14 +125,16 @@ impl RawEvent {
 
 /// Events that are read without a stamp before they are handed on.
 const LONGEST_RUN: usize = 256;
-/// Events until which runs are read; 512, several times what is prefetched, and few enough to stay
-/// in the nearest cache.
+/// Events until which runs are read; 512, which fit into the first-level cache.
+///
+/// It is several times the prefetch distance.
 const WINDOW_EVENTS: usize = 512;
 /// Events that a prefetch stage takes at a time; 16, as many lines as processors load at once.
 const PREFETCH_EVENTS: usize = 16;
-/// Maximum ticks over which events behind a stamp are spread, about a millisecond: a thread that
-/// then slept for a second did not take that long for them, and had it, it would have noticed the
-/// next tick.
+/// Maximum ticks over which events behind a stamp are spread, about a millisecond.
+///
+/// A thread that slept for a second after them did not take that long for them; if it had, it
+/// would have noticed the next tick.
 const LONGEST_SPREAD_TICKS: u64 = 1 << 22;
 
 /// When a record was, in ticks since the start, where it says so.
@@ -165,7 +169,7 @@ struct LaneEvents {
     position: usize,
     /// Where the first of `events` was looked for.
     events_from: usize,
-    /// What was read of `bytes`.
+    /// Events that were read of `bytes`.
     events: Vec<RawEvent>,
     next: usize,
     /// Up to where each prefetch stage was run, and up to where the third one has had its time.
@@ -175,9 +179,9 @@ struct LaneEvents {
     ready: usize,
     /// [`Merged::generation`] of the places of events.
     generation: u32,
-    /// Of the last stamp.
+    /// Ticks of the last stamp.
     ticks: u64,
-    /// Where `bytes` begin in their block, for messages.
+    /// Where `bytes` begin in their segment, for messages.
     offset: usize,
     is_moving: bool,
 }
@@ -277,8 +281,9 @@ impl LaneEvents {
         !self.events.is_empty()
     }
 
-    /// Where the last event ends that was handed on: events do not know it, so those before are
-    /// read once more.
+    /// Returns where the last event ends that was handed on.
+    ///
+    /// Events do not store it, so those before are read once more.
     #[cfg(target_os = "linux")]
     fn given_bytes(&self, start_counter: u64) -> usize {
         if !self.has_events() {
@@ -347,8 +352,9 @@ impl LaneEvents {
         self.generation = sink.generation();
     }
 
-    /// Runs the three prefetch stages, each some events ahead of the next, and the last some events
-    /// ahead of handing on.
+    /// Runs the three prefetch stages, each some events ahead of the next.
+    ///
+    /// The last one is some events ahead of handing on.
     #[inline]
     fn prefetch(&mut self, sink: &mut impl Merged) {
         let length = self.events.len();
@@ -377,8 +383,9 @@ fn limit_behind(begin: usize) -> usize {
     if begin < WINDOW_EVENTS { begin + LONGEST_RUN } else { 0 }
 }
 
-/// Spreads the events from `begin` on between the stamp before them and this one; the answer is
-/// where the next ones begin.
+/// Spreads the events from `begin` on between the stamp before them and this one.
+///
+/// Returns where the next ones begin.
 #[inline]
 fn end_run(events: &mut [RawEvent], begin: usize, now: &mut u64, ticks: u64) -> usize {
     let run = events.get_mut(begin..).unwrap_or_default();
@@ -433,8 +440,9 @@ impl Merger {
         lane
     }
 
-    /// A lane that goes on where another merger was: its next event is not before this time, and
-    /// perhaps the second half of a move.
+    /// Adds a lane that continues where another merger stopped.
+    ///
+    /// Its next event is not before this time, and perhaps the second half of a move.
     pub(crate) fn resume_lane(&mut self, ticks: u64, is_moving: bool) -> u32 {
         let number = self.add_lane();
         if let Some(lane) = self.lanes.get_mut(number as usize) {
@@ -443,8 +451,9 @@ impl Merger {
         number
     }
 
-    /// Where a lane is: how many bytes of what it was given last are handed on, `usize::MAX` for
-    /// all; the time up to there; and whether the first half of a move was.
+    /// Returns the place of a lane: bytes handed on, time, and whether a move is half done.
+    ///
+    /// The bytes are of the data that it was given last; `usize::MAX` means all.
     #[cfg(target_os = "linux")]
     pub(crate) fn place(&self, lane: u32) -> Option<(usize, u64, bool)> {
         let lane = self.lanes.get(lane as usize)?;
@@ -453,8 +462,9 @@ impl Merger {
         Some((position, ticks, lane.is_moving))
     }
 
-    /// Gives a lane the chance to get its first or next events from `feed`: for all at the start,
-    /// later for those that had run out.
+    /// Lets a lane take its first or next events from `feed`.
+    ///
+    /// Called for all lanes at the start, later for those that had run out.
     pub(crate) fn wake(&mut self, lane: u32, feed: &mut impl Feed) {
         let start_counter = self.start_counter;
         let Some(sleeper) = self.lanes.get_mut(lane as usize) else { return };
@@ -501,8 +511,9 @@ impl Merger {
     }
 }
 
-/// Runs of one lane between two questions whether the sink has enough; 64, because a single thread
-/// has all turns.
+/// Runs of one lane between two checks whether the sink has enough; 64.
+///
+/// A single thread has all turns, so the check cannot depend on a change of lanes.
 const RUNS_BETWEEN_QUESTIONS: u32 = 64;
 
 fn refill(lane: &mut LaneEvents, start_counter: u64, feed: &mut impl Feed) -> bool {

@@ -59,8 +59,9 @@ impl Object {
     }
 }
 
-/// Who made the block of a slot, and [`Pairing::era`] when it was made: asked for only where there
-/// are several lanes.
+/// The lane that made the block of a slot, and [`Pairing::era`] at that time.
+///
+/// It is read only where there are several lanes.
 type Maker = [u32; 2];
 
 /// Receives allocations, and frees with the slot of what they free.
@@ -69,11 +70,13 @@ pub(crate) trait Paired {
     fn free(&mut self, thread: u32, slot: u32, object: &Object, is_move: bool);
 }
 
-/// Events for which a ticket counts at least; it counts for less than twice as many: a quarter of a
-/// second and more of the fastest programs.
+/// Minimum events for which a ticket counts; it counts for less than twice that number.
+///
+/// The fastest programs take a quarter of a second or more for them.
 const WINDOW: u64 = 1 << 23;
-/// Maximum blocks that seem to live at one address while local frees are late; only a damaged file
-/// has more than 1024.
+/// Maximum blocks that seem to live at one address while local frees are late; 1024.
+///
+/// Only a damaged file has more.
 const MOST_TIED: usize = 1 << 10;
 
 /// Named by half a mebibyte.
@@ -92,15 +95,16 @@ pub(crate) struct Pairing {
     /// By slot. Empty while only one lane has allocated.
     makers: Table<Maker>,
     free_slots: FreeSlots,
-    /// Blocks that seem to live at an address beside the one in the table, oldest first: with the
-    /// same epoch, made by other threads. All but one of them were freed locally, and that has not
-    /// arrived yet.
+    /// Blocks that seem to live at an address beside the one in the table, oldest first.
+    ///
+    /// They have the same epoch and were made by other threads. All but one of them were freed
+    /// locally, and the free has not arrived yet.
     tied: HashMap<u64, Vec<u32>, Seed>,
     tickets: Tickets,
     /// The only lane that has allocated so far, or one of the constants.
     only_lane: u64,
     events: u64,
-    /// Of these, what was neither an allocation nor a free.
+    /// Events among them that were neither an allocation nor a free.
     others: u64,
     allocs: u64,
     /// Frees with tickets.
@@ -145,14 +149,14 @@ struct Ticket {
     number: u32,
     /// [`Pairing::era`] of the free.
     era: u32,
-    /// What the cell of the address would be without a ticket; [`UNUSED`] when this is none.
+    /// Cell of the address without its ticket; [`UNUSED`] when this is none.
     rest: u32,
 }
 
 const UNUSED: u32 = u32::MAX;
 
 impl Tickets {
-    /// What is known of an address, beside its tickets.
+    /// Returns the state of an address beside its tickets.
     #[inline]
     fn rest(&self, cell: u32) -> u32 {
         self.named(cell).map_or(cell, |ticket| ticket.rest)
@@ -257,8 +261,9 @@ impl Pairing {
         self.table.used_leaves >= LARGE_LEAVES || self.slots >= LARGE_OBJECTS
     }
 
-    /// Second prefetch stage: returns the place of an address, which is good for one
-    /// [`generation`](Self::generation), and loads its cell.
+    /// Second prefetch stage: resolves the place of an address, and loads its cell.
+    ///
+    /// The place is valid for one [`generation`](Self::generation).
     #[inline(always)]
     pub(crate) fn resolve(&self, address: u64) -> u32 {
         let place = self.table.place(address);
@@ -359,8 +364,10 @@ impl Pairing {
         }
     }
 
-    /// One more than there ever were; none when there are more than cells can name, which no memory
-    /// suffices for.
+    /// Adds a slot and returns it.
+    ///
+    /// Returns `None` when there are more slots than cells can name, which would exceed any
+    /// memory.
     #[inline(never)]
     fn fresh_slot(&mut self) -> Option<u32> {
         let slot = self.slots;
@@ -479,7 +486,7 @@ impl Pairing {
             self.free_with_ticket(origin, address, place, number, is_move, sink);
             return self.generation() != generation;
         }
-        // What is no slot alone is too large for one: no block, several, a ticket.
+        // A value that is no slot by itself exceeds all slots: no block, several, a ticket.
         let cell = self.table.cells_mut().get_mut(place as usize).filter(|cell| cell.wrapping_sub(1) < SLOTS);
         let Some(cell) = cell else {
             self.free_elsewhere(origin, address, is_move, sink);

@@ -11,7 +11,7 @@ use crate::model::{Events, Wanted};
 use crate::packed::progress::Progress;
 use crate::source::Source;
 
-/// What a walk over all segments found.
+/// Result of a walk over all segments.
 pub(crate) struct Spool {
     lanes: Vec<ScannedLane>,
     start_counter: u64,

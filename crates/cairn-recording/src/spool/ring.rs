@@ -6,8 +6,10 @@ use super::scan::segment_offsets;
 use crate::error::RecordingError;
 use crate::source::Source;
 
-/// A copy of a ring, whose segments the program overwrites meanwhile: each segment is as it was at
-/// one moment. Those that were overwritten during each of some tries are left out and counted.
+/// Copies a ring whose segments the program overwrites meanwhile.
+///
+/// Each segment is copied as it was at one moment. Segments that were overwritten during each of
+/// several attempts are left out and counted.
 pub(crate) fn copy_of_ring(source: &Source) -> Result<(Vec<u8>, u64), RecordingError> {
     const TRIES: u32 = 4;
     let length = source.length()?;

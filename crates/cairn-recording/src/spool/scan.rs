@@ -20,7 +20,7 @@ use crate::packed::progress::Progress;
 use crate::source::Source;
 use crate::tables::TableBuilder;
 
-/// What the first pass over a spool gives.
+/// Result of the first pass over a spool.
 pub(crate) struct Scanned {
     pub(crate) spool: Spool,
     pub(crate) facts: Vec<Fact>,
@@ -32,19 +32,20 @@ pub(crate) struct Scanned {
 /// Which part of the time is wanted, in nanoseconds: from the first on, before the second.
 pub(crate) type ChooseWindow<'a> = dyn FnOnce(&TimeScale) -> (u64, u64) + 'a;
 
-/// What of a spool is to be read.
+/// Selects the part of a spool to read.
 pub(crate) enum Part<'a> {
     /// All.
     Whole,
     /// A part of the time.
     Window(Box<ChooseWindow<'a>>),
-    /// What is behind these places.
+    /// The data behind these places.
     Rest(&'a [Progress]),
 }
 
-/// So much of a segment is read to know when it was taken, what the clocks said then, and what the
-/// thread was called: the header, a reading of the clocks, what a ring lost, the thread's number
-/// and name.
+/// Bytes of a segment that are read for its claim, its clock reading and the thread's name.
+///
+/// These are the header, a reading of the clocks, the losses of a ring, the thread's number and
+/// name.
 const PREFIX_BYTES: usize = SEGMENT_HEADER_BYTES + 32 + 16 + 24 + 40;
 
 /// A segment that is there.
@@ -52,7 +53,7 @@ struct FoundSegment {
     header: SegmentHeader,
     segment: ScannedSegment,
     is_read: bool,
-    /// What it says of threads.
+    /// Its records about threads.
     threads: Vec<ThreadNote>,
 }
 
@@ -169,8 +170,9 @@ pub(super) fn segment_offsets(length: u64) -> impl Iterator<Item = u64> {
     (1..length.div_ceil(SEGMENT_BYTES as u64)).map(|number| number * SEGMENT_BYTES as u64)
 }
 
-/// Gives each thread that had a lane a number of its own, in the order in which they began; the
-/// answer is, by lane, where threads begin.
+/// Numbers the threads that had a lane, in the order in which they began.
+///
+/// Returns, by lane, where threads begin.
 fn number_threads(
     lanes: &mut BTreeMap<LaneKey, Vec<FoundSegment>>,
     lives: &mut Lives,
@@ -255,8 +257,10 @@ fn scan_window(
     Ok(chosen)
 }
 
-/// Marks the segments to be read: those with something of the window, those that may hold tables,
-/// and those behind which the thread is another one or has come to its end.
+/// Marks the segments to be read.
+///
+/// These are segments with a part of the window, segments that may hold tables, and segments
+/// behind which the thread changes or ends.
 fn want_segments(found: &mut [FoundSegment], scale: &TimeScale, (since, until): (u64, u64)) {
     let mut order: Vec<usize> = (0..found.len()).collect();
     let key = |found: &FoundSegment| (lane_of(&found.header), found.header.sequence);
@@ -303,7 +307,7 @@ fn read_header(bytes: &[u8], offset: u64, findings: &mut Vec<Finding>) -> Option
     None
 }
 
-/// What all segments have together.
+/// State that all segments share.
 struct SegmentScan<'a> {
     tables: TableBuilder,
     end: Option<(EndReason, u64)>,

@@ -42,12 +42,14 @@ use crate::spool::follower::Follower;
 use crate::spool::lane::SpoolBytes;
 use crate::write::pack::{Packer, Totals};
 
-/// Segments that wait at most until chunks are cut short for them: 3 MiB, so that the program
-/// writes again to pages that are there and in a cache, and about as much as a chunk of allocations
-/// holds.
+/// Maximum segments that wait before chunks are cut short for them; 48, which are 3 MiB.
+///
+/// The program then writes again to pages that exist and are in a cache. It is about the size of a
+/// chunk of allocations.
 const FLUSH_SEGMENTS: usize = 48;
-/// Bytes of a lane that wait at most to be merged, about: when this process has fallen behind, it
-/// catches up in parts.
+/// Approximate maximum bytes of a lane that wait to be merged; 4 MiB.
+///
+/// When this process has fallen behind, it catches up in parts.
 const MOST_WAITING_BYTES: usize = 4 << 20;
 /// Memory samples that wait for the events before them; 4096, more than 6 minutes of ten a second.
 const MOST_USAGES: usize = 4096;
@@ -88,7 +90,7 @@ pub struct Drain {
     ending: Ending,
 }
 
-/// What is known of how recording stops.
+/// State of the end of recording.
 #[derive(Default)]
 struct Ending {
     /// The program has ended: what is not there does not come.
@@ -125,7 +127,7 @@ pub struct Status {
     pub packed_bytes: u64,
     /// Time of the last event that was merged.
     pub nanos: u64,
-    /// What the program could not record.
+    /// Events that the program could not record.
     pub lost_events: u64,
     /// The program's own state.
     pub state: control::State,
@@ -152,8 +154,10 @@ impl Drain {
         Self::open_between((&directory, &name), (&beside, &packed_name))
     }
 
-    /// As [`open`](Self::open), where both files lie in an open directory: neither is sought by a
-    /// path, which may lead elsewhere by now. The packed file can be read by this user alone.
+    /// Opens the two files like [`open`](Self::open), in an open directory.
+    ///
+    /// Neither is searched by a path, which may lead elsewhere by now. Only this user can read the
+    /// packed file.
     ///
     /// # Errors
     ///
@@ -260,13 +264,14 @@ impl Drain {
         Ok(self.status(is_busy))
     }
 
-    /// Notes in the recording that it was stopped for a while: blocks that were freed meanwhile
-    /// seem to live.
+    /// Notes in the recording that it was stopped for a while.
+    ///
+    /// Blocks that were freed meanwhile seem to live.
     fn note_pause(&mut self) {
         let nanos = || self.clock.scale.nanos_of_ticks(self.clock.now_ticks);
         let since = self.ending.paused_since;
         match control::State::from_word(self.shared.load(control::STATE as u64)) {
-            // What began paused has missed nothing that it knows of.
+            // A recording that began paused has no known loss.
             control::State::Paused if since.is_none() && self.output.packer.totals.allocations > 0 => {
                 self.ending.paused_since = Some(nanos());
             }
@@ -281,9 +286,10 @@ impl Drain {
         }
     }
 
-    /// The memory of the recorder in the program, the spool first, as address, bytes and whether it
-    /// is of a file; most of it is never touched. `None` where the program does not tell, or is
-    /// just changing it.
+    /// Returns the recorder's memory in the program, the spool first.
+    ///
+    /// Each entry is address, bytes, and whether it is of a file; most of it is never touched.
+    /// `None` where the program does not publish it, or is changing it at this moment.
     #[must_use]
     pub fn own_memory(&self) -> Option<Vec<(u64, u64, bool)>> {
         let load = |at: usize| self.shared.load(at as u64);
@@ -301,8 +307,10 @@ impl Drain {
         (load(control::OWN_MEMORY_COUNT) == count).then_some(pieces)
     }
 
-    /// Adds what the process uses at this moment to the recording, and how much of that is cairn's
-    /// own, where it is known. Call it after a [`step`](Self::step).
+    /// Adds the resources that the process uses now to the recording, and cairn's own part if
+    /// known.
+    ///
+    /// Call it after a [`step`](Self::step).
     pub fn usage(&mut self, resident_bytes: u64, own_bytes: Option<u64>, page_faults: u64, threads: u32) {
         if !self.clock.scale.is_known() {
             return;
@@ -340,8 +348,10 @@ impl Drain {
         self.output.file.try_clone()
     }
 
-    /// Sets how the program ended, where the process that started it knows: the program itself
-    /// leaves no word of a plain exit. What the recording says of its own end counts more.
+    /// Sets how the program ended, if the process that started it knows.
+    ///
+    /// The program itself leaves no record of a plain exit. An end in the recording takes
+    /// precedence.
     pub fn ended(&mut self, reason: EndReason) {
         self.ending.known = Some(reason);
     }
@@ -357,9 +367,9 @@ impl Drain {
         }
     }
 
-    /// Whether the spool was truncated. The program is ended by SIGBUS when it writes to what is
-    /// not there: so the file gets its length back at once, and the recording ends. What was read
-    /// until then stays.
+    /// Returns whether the spool was truncated. A write to the missing part ends the program with
+    /// SIGBUS: so the file gets its length back at once, and the recording ends. The events read
+    /// until then stay.
     fn notice_cut(&mut self) -> bool {
         let known = self.shared.known_length();
         if !self.ending.is_cut && self.shared.length() < known {
@@ -390,9 +400,10 @@ impl Drain {
         Some(early.ended(&self.clock.scale))
     }
 
-    /// Reads a part of what the program left when it ended, as [`finish`](Self::finish) does until
-    /// there is nothing left: for callers that show how far that is. [`Status::is_busy`] says
-    /// whether there is more.
+    /// Reads a part of the data that the program left at its end.
+    ///
+    /// Repeated until nothing is left, it does the work of [`finish`](Self::finish), for callers
+    /// that show the progress. [`Status::is_busy`] reports whether there is more.
     ///
     /// # Errors
     ///
@@ -458,7 +469,7 @@ impl Drain {
         let is_exiting = self.shared.load(control::EXITING as u64) != 0;
         let unsaid = control_words::unsaid_end(state, is_exiting);
         match self.ending.known {
-            // What followed was not recorded, however the process ended then.
+            // Later events were not recorded, however the process ended then.
             _ if matches!(state, control::State::Paused | control::State::Full) => {
                 recorded.or(Some(EndReason::Stopped))
             }
@@ -468,7 +479,7 @@ impl Drain {
         }
     }
 
-    /// What was noticed while draining.
+    /// Returns the findings of draining.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.output.findings
@@ -483,8 +494,7 @@ impl Drain {
         reading.ticks
     }
 
-    /// Copies what was committed since the last time, as far as there is not too much already; true
-    /// when there was anything.
+    /// Copies newly committed bytes, unless too many wait already; returns true if there were any.
     fn read_new(&mut self) -> Result<bool, RecordingError> {
         self.follower.announce(self.ring.new_segments(&mut self.shared).into_iter());
         self.follower.open_announced(&self.shared)?;
@@ -509,8 +519,9 @@ impl Drain {
         self.follower.end_merge(&limit);
     }
 
-    /// Merges the events up to `horizon`, and puts each memory sample between those before and
-    /// those behind it. A sample in front of older events would move their times to its own.
+    /// Merges the events up to `horizon`, and inserts each memory sample at its time.
+    ///
+    /// A sample in front of older events would move their times to its own.
     fn merge_with_usages(&mut self, horizon: u64) {
         while let Some((ticks, mut usage)) = self.usages.pop_front_if(|(ticks, _)| *ticks <= horizon) {
             self.merge(ticks);
@@ -527,8 +538,7 @@ impl Drain {
         self.ring.take_merged(&mut self.merged.segments);
     }
 
-    /// Writes everything that was merged to the file, and then gives the segments that it came from
-    /// back to the program.
+    /// Writes all merged events to the file, and then returns their segments to the program.
     fn flush(&mut self) -> Result<(), RecordingError> {
         let until_nanos = self.clock.scale.nanos_of_ticks(self.merged_ticks).max(self.follower.nanos());
         self.output.flush(self.follower.progress(), until_nanos)?;

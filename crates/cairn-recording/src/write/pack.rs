@@ -22,7 +22,7 @@ use crate::{HEAP_TIME_QUANTUM_NANOS, Recording};
 /// Rows go to the file when they are so long.
 const LONG_ROWS: usize = 1 << 20;
 
-/// What a recording holds in sum.
+/// Totals of a recording.
 #[derive(Clone, PartialEq, Default, Debug)]
 #[non_exhaustive]
 pub struct Totals {
@@ -52,12 +52,12 @@ pub struct Totals {
     pub marks: u64,
     /// How many rarer events there are.
     pub changes: u64,
-    /// What was lost, and how much of it.
+    /// Kinds and amounts of the losses.
     pub lost: Vec<(LossKind, u64)>,
     /// Why the recording ended before its program did, if it did.
     pub ended_early: Option<EndedEarly>,
-    /// What of the events that were [packed](pack) could not be read. No file has it: what it holds
-    /// is whole.
+    /// Problems of reading the events that were [packed](pack). No file stores them: its own
+    /// contents are whole.
     pub findings: Vec<Finding>,
 }
 
@@ -72,7 +72,7 @@ impl Totals {
         }
     }
 
-    /// What was lost, but for what is counted with an early end.
+    /// Returns the losses, without those that are counted with an early end.
     pub(crate) fn losses(&self) -> impl Iterator<Item = (LossKind, u64)> {
         let mut missed = self.ended_early.map_or(0, |early| early.missed);
         self.lost.iter().filter_map(move |&(kind, count)| {
@@ -159,7 +159,7 @@ pub(crate) struct Packer<W: Write> {
     words: WordRows,
     /// As [`settled`](Self::settle) last.
     pub(crate) totals: Totals,
-    /// Of the last allocation or free.
+    /// Time of the last allocation or free.
     heap_nanos: u64,
     payload: Vec<u8>,
     failure: Option<RecordingError>,
@@ -453,8 +453,9 @@ impl<W: Write> Events for Packer<W> {
     }
 }
 
-/// Writes `recording` in its packed shape to `out`, which gets many small pieces; wrap a file into
-/// a [`BufWriter`](std::io::BufWriter).
+/// Writes `recording` in its packed shape to `out`.
+///
+/// It writes many small pieces; wrap a file into a [`BufWriter`](std::io::BufWriter).
 ///
 /// # Errors
 ///
@@ -561,7 +562,7 @@ mod tests {
         assert_eq!(ended.to_string(), format!("{text} (40 events)"));
     }
 
-    /// What was told, or is to be: by lines, because events have no equality.
+    /// Events handed on or expected, as lines, because events have no equality.
     #[derive(Default)]
     struct Lines(Vec<String>);
 
@@ -574,8 +575,7 @@ mod tests {
         }
     }
 
-    /// A program of some threads, of which each frees at random, in order, in turns, or all that is
-    /// old.
+    /// A program of some threads. Each frees at random, in order, in turns, or all that is old.
     struct Program {
         seed: u32,
         nanos: u64,

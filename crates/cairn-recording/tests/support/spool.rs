@@ -1,8 +1,8 @@
 //! A program that never ran: what its threads do is given, and the spool is what a recorder would
 //! have written.
 //!
-//! Nothing here uses the reader's code; the bytes come from `cairn_format`'s writers, block by
-//! block.
+//! Nothing here uses the reader's code; the bytes come from `cairn_format`'s writers, segment by
+//! segment.
 
 #![allow(dead_code, reason = "each user of this file needs a part of it")]
 
@@ -17,7 +17,7 @@ use cairn_format::recording::{
 /// The counter at the start.
 pub(crate) const START: u64 = 1_000_000;
 
-/// Whose blocks hold the tables after [`Spool::keep_tables_apart`].
+/// Thread whose segments hold the tables after [`Spool::keep_tables_apart`].
 const TABLE_THREAD: u32 = 900;
 
 /// Blocks, written in the order in which they are taken.
@@ -27,17 +27,18 @@ pub(crate) struct Spool {
     pub(crate) control: Vec<u8>,
     blocks: Vec<Vec<u64>>,
     heads: Vec<SegmentHeader>,
-    /// By thread and lane: the block that is written to.
+    /// By thread and lane: the segment that is written to.
     open: Vec<((u32, Lane), usize)>,
     slots: Vec<u64>,
     /// Where modules, addresses and words go.
     table_thread: u32,
     /// Bytes at which a segment is full.
     pub(crate) block_bytes: usize,
-    /// By the recorder's number: the kernel's number of the thread that has it now, where it is not
-    /// 1000 more.
+    /// Kernel's number of the thread by the recorder's number, where it is not 1000 more.
+    ///
+    /// It is that of the thread that has the number now.
     kernel_threads: HashMap<u32, u32>,
-    /// The order of all writes: block and slots.
+    /// The order of all writes: segment and slots.
     pub(crate) journal: Option<Vec<(usize, usize)>>,
 }
 
@@ -81,8 +82,9 @@ impl Spool {
         self.control[word..word + 8].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Writes one record (or several that belong together) for a thread, into a new block when its
-    /// present one is full.
+    /// Writes one record (or several that belong together) for a thread.
+    ///
+    /// It goes into a new segment when the present one is full.
     pub(crate) fn write(
         &mut self,
         thread: u32,
@@ -140,8 +142,9 @@ impl Spool {
         }
     }
 
-    /// From now on as the recorder does it: tables in blocks of their own, and a reading of the
-    /// clocks in front of every block.
+    /// Writes tables apart from now on, as the recorder does.
+    ///
+    /// Tables go into segments of their own, and a reading of the clocks precedes every segment.
     pub(crate) fn keep_tables_apart(&mut self) {
         self.table_thread = TABLE_THREAD;
     }
@@ -160,8 +163,9 @@ impl Spool {
         });
     }
 
-    /// A stack of so many frames below the root, outermost first, as a segment at `first_word`.
-    /// Answers with its number.
+    /// Adds a stack of these frames below the root, outermost first, as a segment at `first_word`.
+    ///
+    /// Returns its number.
     pub(crate) fn segment(&mut self, thread: u32, first_word: u32, parent: u32, pcs: &[u32]) -> u32 {
         let words: Vec<u32> = std::iter::once(1 << 31 | parent).chain(pcs.iter().copied()).collect();
         self.write(thread, Lane::Outer, START, |sink| sink.tree_words(first_word, words.iter().copied()));
@@ -283,7 +287,7 @@ impl Random {
     }
 }
 
-/// What a block of memory is in the model of the program.
+/// State of a block of memory in the model of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Block {
     pub(crate) address: u64,
@@ -293,9 +297,10 @@ pub(crate) struct Block {
     epoch: u32,
 }
 
-/// Runs threads one event at a time in a known order, with a recorder beside that follows the rules
-/// of stamps and tickets. The time that passes between events is the caller's; so is when the clock
-/// is read.
+/// Runs threads one event at a time in a known order, with a recorder beside them.
+///
+/// The recorder follows the rules of stamps and tickets. The caller chooses the time that passes
+/// between events, and when the clock is read.
 pub(crate) struct Program {
     pub(crate) spool: Spool,
     pub(crate) counter: u64,

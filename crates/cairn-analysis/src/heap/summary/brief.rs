@@ -1,12 +1,12 @@
-//! What the whole picture of a report shows, and no more, in as few bytes as can be: so that
+//! Data of the whole picture of a report, and no more, in as few bytes as possible: so that
 //! reports of short programs need not read the events either.
 //!
 //! The whole summary of a large recording is more than many a small one has bytes: most of it is
 //! the curve of memory over time, in two thousand steps of five numbers, then the samples, then the
 //! marks. The picture has one curve, which is no wider than a terminal and of a few rows, the sums
-//! of stacks and threads, and how many blocks of which size there were. [`abridge`] leaves just
-//! that, of whatever was read, so that the picture is the same from the events, from all sums, and
-//! from the brief ones.
+//! of stacks and threads, and how many blocks there were by size. [`abridge`] leaves just that,
+//! from whatever source, so that the picture is the same from the events, from all sums, and from
+//! the brief ones.
 
 use super::SummaryTables;
 use super::columns::{Columns, numbers, put_column, put_places};
@@ -23,8 +23,10 @@ const MOST_BINS: usize = 256;
 /// Levels of the peak; 255, at least twice the rows of a picture.
 const LEVELS: u64 = 255;
 
-/// Leaves of what was read what the whole picture shows: no lifetimes, samples and marks, of sizes
-/// the allocations, and of the time a curve of at most 256 steps, each of 256 levels.
+/// Reduces the data to that of the whole picture.
+///
+/// There are no lifetimes, samples and marks, only allocations by size, and a curve over time of
+/// at most 256 steps, each of 256 levels.
 pub(in crate::heap) fn abridge(read: &mut HeapRead) {
     let profile = &mut read.profile;
     profile.lifetimes.clear();
@@ -108,7 +110,7 @@ pub(super) fn put(read: &HeapRead) -> Vec<u8> {
     into
 }
 
-/// What the bytes say; `None` when they contradict each other or the recording.
+/// Parses the bytes; `None` when they contradict each other or the recording.
 pub(super) fn take(bytes: &[u8], tables: SummaryTables) -> Option<HeapRead> {
     if tables.sampling != Sampling::All {
         return None;

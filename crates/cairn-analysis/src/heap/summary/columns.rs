@@ -18,7 +18,8 @@ pub(super) fn put_column(into: &mut Vec<u8>, values: impl Iterator<Item = u64>) 
     into.put_bytes(&column);
 }
 
-/// What each number is more than the one before, modulo 2^64, as a signed number: for what wanders.
+/// Writes each number less the one before, modulo 2^64, as a signed number: for values that
+/// wander.
 pub(super) fn put_steps(into: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
     let mut before = 0_u64;
     let mut column = Vec::new();

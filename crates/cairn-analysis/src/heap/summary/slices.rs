@@ -23,8 +23,9 @@ pub(super) fn put(slices: &Slices) -> Vec<u8> {
     into
 }
 
-/// What the bytes of slices say, which are of this profile; `None` when they contradict each other
-/// or the recording.
+/// Parses the bytes of this profile's slices.
+///
+/// Returns `None` when they contradict each other or the recording.
 pub(super) fn take(bytes: &[u8], tables: SummaryTables, profile: &HeapProfile) -> Option<Slices> {
     let mut take = Take::new(bytes);
     let take = &mut take;
@@ -80,8 +81,7 @@ fn put_entries(into: &mut Vec<u8>, entries: &[Entry]) {
     );
     put_column(into, entries.iter().map(|entry| entry.allocated_bytes));
     put_column(into, entries.iter().map(|entry| entry.allocations));
-    // What was freed: for the most part of blocks that were allocated here, so that the number
-    // occurs twice.
+    // Freed bytes: mostly of blocks that were allocated here, so that the number occurs twice.
     let freed = |entry: &Entry| entry.allocated_bytes.wrapping_sub(entry.grown_bytes.cast_unsigned());
     put_column(into, entries.iter().map(freed));
     put_column(into, entries.iter().map(|entry| entry.leaked_bytes));

@@ -1,5 +1,6 @@
 //! The bytes of a whole summary: everything of a [`HeapRead`], each list a count and a column for
-//! each field. Rows about which nothing is known are left out. `docs/book/reference/format.md` has the layout.
+//! each field. Rows about which nothing is known are left out. `docs/book/reference/format.md` has
+//! the layout.
 //!
 //! The bytes may come from anywhere and be damaged. Indices are compared with the tables of the
 //! recording, columns have to end where they should, and sums by stack, thread and class of size
@@ -46,7 +47,7 @@ pub(super) fn put(read: &HeapRead) -> Vec<u8> {
     into
 }
 
-/// What the bytes say; `None` when they contradict each other or the recording.
+/// Parses the bytes; `None` when they contradict each other or the recording.
 pub(super) fn take(bytes: &[u8], tables: SummaryTables) -> Option<HeapRead> {
     let mut take = Take::new(bytes);
     let take = &mut take;
@@ -300,8 +301,10 @@ fn take_usage(take: &mut Take<'_>) -> Option<Vec<UsageSample>> {
     Some(usage)
 }
 
-/// Cairn's own memory, behind all else and only where it is known of a sample: | of the moment at
-/// which most was resident | column: of each sample |, each one more, or 0 when it is not known.
+/// Writes cairn's own memory, behind all else and only where it is known of a sample.
+///
+/// The layout is | at the moment of most resident memory | column: of each sample |, each one
+/// more, or 0 when it is not known.
 pub(super) fn put_own(into: &mut Vec<u8>, resident: Option<&Resident>, usage: &[UsageSample]) {
     let of = |sample: &UsageSample| sample.own_bytes.map_or(0, |bytes| bytes.saturating_add(1));
     let most = resident.map_or(0, |most| of(&most.sample));

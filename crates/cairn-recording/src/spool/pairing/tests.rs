@@ -5,7 +5,7 @@ use super::super::merge::NO_PLACE;
 use super::*;
 use proptest::prelude::*;
 
-/// What lives, by the number that the model gave as stack.
+/// Live blocks, by the number that the model gave as stack.
 #[derive(Default)]
 struct Live(HashMap<u32, u32>);
 
@@ -24,8 +24,9 @@ enum Event {
     Free(RawFree),
 }
 
-/// What threads do in a true order, each event with its thread; few addresses, so that they are
-/// used again at once. Answers with the blocks that live at the end as well.
+/// Builds the events of threads in a true order, and the blocks that are live at the end.
+///
+/// Each event has its thread; addresses are few, so that they are used again at once.
 fn history(steps: &[(u8, bool, u8)], threads: u32, addresses: usize) -> (Vec<(u32, Event)>, Vec<u32>) {
     let mut live: Vec<(u64, u32, u32, u32)> = Vec::new();
     let mut free: Vec<u64> = (1..=addresses as u64).map(|number| number * 16).collect();
@@ -111,7 +112,7 @@ fn free(address: u64, ticket: Option<u32>) -> Event {
     Event::Free(RawFree { address, place: NO_PLACE, ticket, is_move: false })
 }
 
-/// What lives after these events, each with its thread, and how many frees were of nothing.
+/// Returns the blocks that live after these events, and how many frees matched no block.
 fn left(events: &[(u32, Event)]) -> (Vec<u32>, u64) {
     let (mut pairing, mut live) = (Pairing::new(), Live::default());
     events.iter().for_each(|&(thread, event)| give(&mut pairing, thread, event, &mut live));

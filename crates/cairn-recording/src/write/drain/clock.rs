@@ -7,8 +7,9 @@ use crate::mapped_file::read_clocks;
 
 /// Interval at which the clocks are compared.
 const COMPARED_NANOS: u64 = 50_000_000;
-/// Interval at which a comparison goes into the recording; 10 s, so that the wall clock is known
-/// and the list stays short.
+/// Interval at which a comparison of clocks goes into the recording; 10 s.
+///
+/// The wall clock is known then, and the list stays short.
 const STORED_NANOS: u64 = 10_000_000_000;
 
 /// See the module documentation.

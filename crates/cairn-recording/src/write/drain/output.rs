@@ -52,7 +52,7 @@ impl Output {
             records.skip_frequent();
             match records.next() {
                 Some(Ok(placed)) => self.take_record(&placed.record, scale),
-                // What cannot be read is noted when it is merged.
+                // Unreadable data is noted when it is merged.
                 Some(Err(_)) | None => return,
             }
         }
@@ -134,12 +134,13 @@ impl Output {
     }
 }
 
-/// What merging meets beside events.
+/// Records that merging meets beside events.
 #[derive(Default)]
 pub(super) struct MergedRecords {
     pub(super) lives: Lives,
-    /// The records of threads that are not in the packed recording yet: numbers, and names where
-    /// the record is a name.
+    /// Records of threads that are not in the packed recording yet.
+    ///
+    /// Each has the thread's number, and its name where the record is a name.
     threads: Vec<(u32, Option<Vec<u8>>)>,
     /// Rare records, one behind the other, each with where it ends.
     bytes: Vec<u8>,

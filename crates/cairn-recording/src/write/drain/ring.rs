@@ -30,8 +30,7 @@ impl SegmentRing {
         }
     }
 
-    /// Returns the segments that were taken since the last time: from the end of the file, or from
-    /// the free ring.
+    /// Returns newly claimed segments, from the end of the file or from the free ring.
     pub(super) fn new_segments(&mut self, shared: &mut SharedFile) -> Vec<u32> {
         let claimed = shared.load(control::CLAIMED_SEGMENTS as u64);
         if claimed > shared.known_length() / SEGMENT_BYTES as u64 {
