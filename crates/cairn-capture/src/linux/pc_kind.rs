@@ -9,8 +9,9 @@ use cairn_unwind::StopReason;
 pub(crate) enum PcKind {
     ReturnAddress = 0,
     ProgramCounter = 1,
-    /// From here on: the reason why a stack could not be followed to its start, as a mark outside
-    /// of the outermost frame. The address is the one in the reason.
+    /// Marks a stack that ends because code has no unwind information. From here on, values are
+    /// reasons why a stack could not be followed to its start: marks outside of the outermost
+    /// frame. The address is the one in the reason.
     NoUnwindInfo = 2,
     BadUnwindInfo = 3,
     UnreadableMemory = 4,
