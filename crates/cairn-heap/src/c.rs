@@ -7,6 +7,9 @@
 //! The functions that allocate are naked: their first instructions note the return address and the
 //! frame pointer of the caller, which no instruction behind them could know. So a recorded stack
 //! begins at the caller, however the rest is compiled.
+//!
+//! Long because the header is written from this one file, with all structs, functions and their doc
+//! comments in its order.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::offset_of;

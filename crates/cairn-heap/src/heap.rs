@@ -12,6 +12,9 @@
 //! Blocks of a larger alignment than the allocator's own have one word more, below everything else:
 //! the address of the underlying allocation. The alignment in the header (cairn) or the list (lws)
 //! states that there is one; heapprof always has one.
+//!
+//! Long because allocation, release and resizing of all layouts share the private steps of one
+//! heap: they place, write, check and count a block by the same plan.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};

@@ -17,6 +17,9 @@
 //! Claiming a segment takes no lock. It comes from the ring of those that `cairn` has drained, or
 //! else from the end of the file. In a recording that keeps its last part only, event segments come
 //! from a fixed set instead, oldest first.
+//!
+//! Long because the lock-free claim, the growth of the file and the ring change the same control
+//! words, whose order of writes is only correct as a whole.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};

@@ -430,8 +430,8 @@ fn segments(start: u64, end: u64) -> Option<Segments<impl Iterator<Item = Addres
     })))
 }
 
-/// Returns the readable segments of the module that covers `code`, if the loader has no unwind
-/// table header for it.
+/// Returns the readable segments of the module at `code`, if it lacks an unwind table header. The
+/// loader knows whether it has one.
 pub(crate) fn segments_without_header(code: AbsoluteAddress) -> Option<impl Iterator<Item = AddressRange>> {
     let object = LoadedModules::find(code).filter(|object| object.eh_frame_header.is_null())?;
     if let Segments::Listed(segments) = segments(object.map_start as u64, object.map_end as u64)? {

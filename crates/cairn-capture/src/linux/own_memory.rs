@@ -16,7 +16,7 @@ const MAX_NEW_BYTES: u64 = 1 << 26;
 /// is 1024.
 pub(crate) const PROBE_PAGES: usize = 32;
 
-/// Returns true when all pages from `low` up to `high` are readable, and no more than
+/// Returns true when all pages from `low` to `high` are readable, and no more than
 /// [`MAX_NEW_BYTES`]. Costs one system call for each 128 KiB.
 pub(crate) fn is_readable(low: u64, high: u64) -> bool {
     first_unreadable(low, high).is_none()

@@ -233,8 +233,8 @@ fn run_in_sharing_child() {
 
 const SHARING_MARKS: u64 = 30_000;
 
-/// Records the first event of a thread from a child that shares its memory, while another thread
-/// records. Such a child is one of `vfork`.
+/// Records the first event of a thread in a child that shares its memory, as one of `vfork` does.
+/// Another thread records at the same time.
 pub(crate) fn sharing_child(path: &Path) {
     start(&options(path)).unwrap();
     let shall_end = AtomicBool::new(false);

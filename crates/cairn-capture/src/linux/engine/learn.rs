@@ -132,8 +132,8 @@ impl SteppedCapture<'_> {
         Ok(())
     }
 
-    /// Adds frame pointers to the `used` checks of a record: those that the pending frames and the
-    /// join need.
+    /// Adds the frame pointers that the pending frames and the join need to a record's checks. The
+    /// first `used` checks are taken.
     #[inline(never)]
     fn check_fps(
         &self,
