@@ -262,8 +262,8 @@ int cairn_annotated_lines(void (*put)(const char *, size_t, void *), void *conte
 
 /*
  * Writes the lines of all live blocks of the layout of cairn or heapprof in these bytes of memory.
- * It calls cairn_annotated_lines for each block, in the order of addresses. No thread may allocate
- * or free meanwhile.
+ * It does the same as cairn_annotated_lines for each block, in the order of addresses. No thread
+ * may allocate or free meanwhile.
  */
 int cairn_annotated_lines_in(const void *memory, size_t bytes, void (*put)(const char *, size_t, void *), void *context);
 

@@ -1019,8 +1019,8 @@ pub unsafe extern "C" fn cairn_annotated_lines(
 }
 
 /// Writes the lines of all live blocks of the layout of cairn or heapprof in these bytes of memory.
-/// It calls cairn_annotated_lines for each block, in the order of addresses. No thread may allocate
-/// or free meanwhile.
+/// It does the same as cairn_annotated_lines for each block, in the order of addresses. No thread
+/// may allocate or free meanwhile.
 ///
 /// # Safety
 ///

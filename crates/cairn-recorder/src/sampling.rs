@@ -26,8 +26,8 @@ static TABLE: AtomicPtr<SampledBlocks> = AtomicPtr::new(core::ptr::null_mut());
 /// Number of recorded addresses for each counter. A counter that reaches its maximum stays there.
 static COUNTERS: [AtomicU8; 1 << COUNTER_BITS] = [const { AtomicU8::new(0) }; 1 << COUNTER_BITS];
 const COUNTER_BITS: u32 = 14;
-/// Low bits of an address that do not select the counter; 10, because neighbours are often
-/// freed in turn. They share a counter then.
+/// Low bits of an address that do not select the counter; 10, to group the counters of neighbours.
+/// Neighbours are often freed together, and share a cache line of counters then.
 const GRANULE_BITS: u32 = 10;
 
 const GROUP_BITS: u32 = 15;

@@ -65,8 +65,8 @@ pub(crate) fn check(runner: &Runner) {
     let (mut events, mut without_file) = (0, 0);
     for run in 0..runs {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // Kills every fourth run during the start, the others after the first events: the duration
-        // of a start is tested elsewhere.
+        // Kills every fourth run during the start, the others after the first events. The test does
+        // not depend on the duration of a start.
         let (is_at_start, most_micros) = if run % 4 == 0 { (true, 4_000) } else { (false, 60_000) };
         match run_once(runner, is_at_start, (random >> 33) % most_micros) {
             Some(count) => events += count,

@@ -34,9 +34,9 @@ struct Drain<'a> {
     longest_silence: Duration,
 }
 
-/// The program waits for longer before it helps itself. Silence of the parent after which the
-/// program helps itself. A busy machine may delay the parent for longer: then the test cannot check
-/// how much the program has helped itself.
+/// Longest silence of the parent in a run that counts. The program waits for longer before it helps
+/// itself. A busy machine may delay the parent for longer: then the test cannot check how much the
+/// program has helped itself.
 const SILENCE: Duration = Duration::from_millis(150);
 
 impl<'a> Drain<'a> {

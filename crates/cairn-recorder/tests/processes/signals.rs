@@ -65,7 +65,7 @@ pub(crate) fn child(path: &Path) {
 }
 
 /// Maximum runs until a signal has come during an event; 10, because some runs have none. On an
-/// idle machine signals come less often during events, and more often between them.
+/// idle machine, signals come less often during events, and more often between them.
 const RUNS: usize = 10;
 
 pub(crate) fn check(runner: &Runner) {

@@ -158,7 +158,7 @@ pub(crate) fn lazy_child(_: &Path) {
 
 const LAZY_THREADS: usize = 8;
 
-/// Runs many times, because other threads meet during the start each time.
+/// Runs many times, because the threads that race for the start differ each time.
 pub(crate) fn check_lazy(runner: &Runner) {
     for round in 0..LAZY_ROUNDS {
         let (status, _) = runner.run_to_any_end(runner.command().env("CAIRN_RECORDING", &runner.path));
