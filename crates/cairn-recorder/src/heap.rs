@@ -57,9 +57,8 @@ unsafe fn write(lane: &mut OwnLane, event: impl FnOnce(&mut RecordSink<'_>) -> R
     commit(writer.cursor);
 }
 
-/// Distance of the prefetch, in bytes; 1024, because a cache line takes about 1 KiB of events to
-/// come. The parent has read a drained segment, so that its lines come from the other processor's
-/// cache.
+/// Distance of the prefetch, in bytes; 1024, because a line arrives within about 1 KiB of events.
+/// The parent has read a drained segment, so that its lines come from the other processor's cache.
 const PREFETCH_BYTES: usize = 1024;
 
 /// Prefetches the cache line at `address` for writing; no effect where nothing is mapped.

@@ -124,7 +124,8 @@ impl Program {
         parsed.build_id().ok().flatten().map(<[u8]>::to_vec)
     }
 
-    /// Returns whether the loader finds jemalloc, tcmalloc or mimalloc for the program. The loader's own `--list` answers this; no code of the program runs.
+    /// Returns whether the loader finds jemalloc, tcmalloc or mimalloc for the program. The
+    /// loader's own `--list` answers this; no code of the program runs.
     #[must_use]
     pub fn uses_other_allocator(&self) -> bool {
         const LOADER: &str = if cfg!(target_arch = "aarch64") {
