@@ -133,8 +133,8 @@ fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathB
     written.map(|()| path)
 }
 
-/// Creates a file next to `name` that nobody else writes to. Other writers may be another thread,
-/// or a process with the same PID in another container and the same cache directory.
+/// Creates a file next to `name` that no other thread or process writes to. Another process may
+/// have the same PID, in another container with the same cache directory.
 fn fresh_file(directory: &Directory, name: &OsStr) -> io::Result<(OsString, fs::File)> {
     let mut number = 0_u32;
     loop {
