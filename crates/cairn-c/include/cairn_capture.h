@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /*
- * The number of a call stack of this process: equal stacks have equal numbers, as long as the
+ * The number of a call stack of this process. Equal stacks have equal numbers, as long as the
  * process lives.
  */
 typedef uint32_t cairn_stack_id;
@@ -123,24 +123,24 @@ struct cairn_statistics {
 cairn_stack_id cairn_capture(void);
 
 /*
- * Captures the call stack of the code that a signal interrupted: its innermost frame is the
- * interrupted instruction, and nothing of the handler is in it. ucontext is the third argument of
- * a handler installed with SA_SIGINFO.
+ * Captures the call stack of the code that a signal interrupted. The innermost frame is the
+ * interrupted instruction; the handler's own frames are not included. ucontext is the third
+ * argument of a handler installed with SA_SIGINFO.
  *
  * It works after a stack overflow too, when the handler runs on its own stack (SA_ONSTACK).
  */
 cairn_stack_id cairn_capture_interrupted(const void *ucontext);
 
 /*
- * Copies the frames of a stack, innermost first, and returns how many it has; no more than
- * capacity are written. stop, if it is not null, gets the reason why the stack ends.
+ * Copies the frames of a stack, innermost first, and returns how many it has. At most capacity
+ * frames are written. stop, if it is not null, gets the reason why the stack ends.
  */
 size_t cairn_stack_frames(cairn_stack_id stack, struct cairn_frame *frames, size_t capacity, struct cairn_stop *stop);
 
 /*
- * Writes a stack as text into a file descriptor, a line for each frame: its address, its module,
- * and the address in there as addr2line takes it. Recursion is folded. Returns 0 or a negative
- * CAIRN_ERROR_...
+ * Writes a stack as text into a file descriptor, one line for each frame. A line has the address,
+ * the module, and the address in the module as addr2line takes it. Recursion is folded. Returns 0
+ * or a negative CAIRN_ERROR_...
  *
  *     #0  0x000055f2b4a0716c /usr/bin/prog+0x116c
  *     #1  0x00007f0f7f2461ca /lib/x86_64-linux-gnu/libc.so.6+0x271ca
@@ -150,9 +150,9 @@ size_t cairn_stack_frames(cairn_stack_id stack, struct cairn_frame *frames, size
 int cairn_stack_print(cairn_stack_id stack, int descriptor);
 
 /*
- * Does the same as backtrace() of the C library: fills buffer with the addresses of the caller's
- * stack, innermost first, and returns their number, at most size. Unlike backtrace() it may be
- * called in malloc and in signal handlers.
+ * Does the same as backtrace() of the C library. It fills buffer with the addresses of the
+ * caller's stack, innermost first, and returns their number, at most size. Unlike backtrace() it
+ * may be called in malloc and in signal handlers.
  */
 int cairn_backtrace(void **buffer, int size);
 
@@ -190,7 +190,7 @@ struct cairn_pick {
 };
 
 /*
- * Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a
+ * Encodes a stack in the Compact Backtrace Format into buffer. Returns the bytes used, or a
  * negative CAIRN_ERROR_... With a null buffer it returns the bytes needed. pick may be null for
  * the whole stack. A stack whose end could not be reached is marked as truncated.
  *
@@ -199,9 +199,9 @@ struct cairn_pick {
 ptrdiff_t cairn_stack_encode_cbf(cairn_stack_id stack, const struct cairn_pick *pick, uint8_t *buffer, size_t size_bytes);
 
 /*
- * Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets into
- * buffer and returns the bytes used, or a negative CAIRN_ERROR_... With a null buffer it returns
- * the bytes needed. pick may be null for the whole stack.
+ * Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets. Writes
+ * it into buffer and returns the bytes used, or a negative CAIRN_ERROR_... With a null buffer it
+ * returns the bytes needed. pick may be null for the whole stack.
  *
  * A blob holds up to 31 addresses, the innermost ones of those picked, and no marks. 296 bytes
  * hold every blob.
@@ -230,9 +230,9 @@ struct cairn_recording_options {
     /* The size of this struct. */
     size_t type_size;
     /*
-     * Path of the file. %p stands for the process id, %e for the program's name; if the file
-     * exists, .1, .2 and so on are appended. Null to record into memory, which requires ring_bytes
-     * or ring_nanos.
+     * Path of the file. %p is replaced with the process id, %e with the program's name; if the
+     * file exists, .1, .2 and so on are appended. Null to record into memory, which requires
+     * ring_bytes or ring_nanos.
      */
     const char *path;
     /*
@@ -249,14 +249,14 @@ struct cairn_recording_options {
     /* Nonzero to begin paused. */
     uint32_t is_paused;
     /*
-     * Nonzero to keep only events of the last so many nanoseconds, and at most ring_bytes of them,
-     * or 64 MiB if that is 0.
+     * Nonzero to keep only the events of the last ring_nanos nanoseconds. They take at most
+     * ring_bytes, or 64 MiB if that is 0.
      */
     uint64_t ring_nanos;
 };
 
 /*
- * Begins to record. Null stands for the path in the environment variable CAIRN_RECORDING, or else
+ * Begins to record. Null selects the path in the environment variable CAIRN_RECORDING, or else
  * PROGRAM.PID.cairn in the working directory. Returns 0, or a negative CAIRN_ERROR_... and the
  * program continues unrecorded.
  *
@@ -265,9 +265,9 @@ struct cairn_recording_options {
 int cairn_recording_start(const struct cairn_recording_options *options);
 
 /*
- * Marks this moment in the recording with a text and the caller's stack, of which the skip
- * innermost frames are hidden. Call it from anywhere: in malloc, in a signal handler, in a static
- * constructor. Texts are cut at 4096 bytes; null is an empty one.
+ * Marks this moment in the recording with a text and the caller's stack. The skip innermost frames
+ * are hidden. Call it from anywhere: in malloc, in a signal handler, in a static constructor.
+ * Texts are cut at 4096 bytes; null is an empty one.
  */
 void cairn_mark(const char *text, uint32_t skip);
 
@@ -293,15 +293,15 @@ void cairn_heap_alloc(const void *address, size_t size);
 void cairn_heap_free(const void *address);
 
 /*
- * Waits until all recorded events are on the disk, to survive a power failure; the end of the
+ * Waits until all recorded events are on the disk, to survive a power failure. The end of the
  * program needs no flush. Returns 0 or a negative CAIRN_ERROR_...
  */
 int cairn_recording_flush(void);
 
 /*
- * Writes all recorded events into a new file at path, as a recording of its own: of a ring, if
- * last_nanos is not 0, about the last so many nanoseconds. It may be called in a signal handler.
- * Returns 0 or a negative CAIRN_ERROR_...
+ * Writes all recorded events into a new file at path, as a recording of its own. In a ring, a
+ * last_nanos other than 0 selects about the last last_nanos nanoseconds. It may be called in a
+ * signal handler. Returns 0 or a negative CAIRN_ERROR_...
  */
 int cairn_recording_dump(const char *path, uint64_t last_nanos);
 
@@ -322,9 +322,9 @@ void cairn_recording_stop(void);
 void cairn_recording_scan_modules(void);
 
 /*
- * Calls unload(argument), which may unload modules by other ways than dlclose, and makes captures
- * forget them, so that no stack is mistaken for another when a new module takes their addresses.
- * Captures in other threads continue meanwhile.
+ * Calls unload(argument), which may unload modules by other ways than dlclose. Captures then
+ * forget these modules, so that no stack is mistaken for another when a new module takes their
+ * addresses. Captures in other threads continue meanwhile.
  *
  * dlclose itself needs no such care: the library wraps it.
  */
@@ -375,19 +375,19 @@ struct cairn_walk_control {
      */
     uint64_t frame_address;
     /*
-     * Added to each address that is recorded; 1 for async frames, so that looking up address - 1
-     * finds the resume point.
+     * The number to add to each recorded address. It is 1 for async frames, so that looking up
+     * address - 1 finds the resume point.
      */
     int64_t address_offset;
     /*
-     * Not null: the third argument of a signal handler of this thread; the walk starts where the
-     * signal interrupted it.
+     * The third argument of a signal handler of this thread, or null. If it is not null, the walk
+     * starts where the signal interrupted the thread.
      */
     const void *context;
     /*
-     * Not null: reads the memory of the walked thread, in place of this process's: copies as many
-     * bytes as its last argument states from the address into the buffer, and returns 0 or an
-     * errno. Its first argument is copy_context. Only for cairn_walk_user.
+     * Reads the memory of the walked thread, in place of this process's, if it is not null. It
+     * copies as many bytes as its last argument states from the address into the buffer, and
+     * returns 0 or an errno. Its first argument is copy_context. Only for cairn_walk_user.
      */
     int (*copy_function)(void *, void *, uint64_t, size_t);
     /* First argument of copy_function. */
@@ -415,8 +415,8 @@ struct cairn_walk_info {
     /* CAIRN_WALK_INFO_... flags. */
     uint32_t flags;
     /*
-     * 0, 14 (EFAULT) where a frame pointer or memory could not be followed, or 22 (EINVAL) for a
-     * control that is not valid.
+     * 0, 14 (EFAULT) or 22 (EINVAL). 14 means that a frame pointer or memory could not be
+     * followed, 22 that the control is not valid.
      */
     int error;
     /* The reason why the walk ended. */
@@ -433,8 +433,8 @@ struct cairn_walk_info {
 };
 
 /*
- * Fills addresses with the return addresses of this thread by frame pointers, innermost first, and
- * returns how many there are, at most capacity: backtrace of Darwin's backtrace(9). The first is
+ * Fills addresses with the return addresses of this thread, by frame pointers, innermost first.
+ * Returns their number, at most capacity. This is backtrace of Darwin's backtrace(9). The first is
  * where this function returns to; the one next to a zero frame pointer, in the outermost frame, is
  * not recorded. control and info may be null.
  *
@@ -459,8 +459,8 @@ ptrdiff_t cairn_walk_packed(uint32_t packing, uint8_t *buffer, size_t size_bytes
 ptrdiff_t cairn_walk_unpack(uint32_t packing, uint64_t packing_base, const uint8_t *packed, size_t size_bytes, uint64_t *addresses, size_t capacity);
 
 /*
- * Fills addresses with a stack by frame pointers, innermost first, and returns how many there are,
- * at most capacity: backtrace_user of Darwin's backtrace(9). It walks this thread, from where the
+ * Fills addresses with a stack by frame pointers, innermost first. Returns their number, at most
+ * capacity. This is backtrace_user of Darwin's backtrace(9). It walks this thread, from where the
  * caller called this function, or with a copy_function whatever that reads, from the pc and
  * frame_pointer of the control. The pc comes first, unless frame_address is set. The slot behind
  * the last address is set to zero if there is one.
@@ -470,9 +470,10 @@ ptrdiff_t cairn_walk_unpack(uint32_t packing, uint64_t packing_base, const uint8
 size_t cairn_walk_user(uint64_t *addresses, size_t capacity, const struct cairn_walk_control *control, struct cairn_walk_info *info);
 
 /*
- * As cairn_backtrace, and says in info, which may be null, whether the stack goes on:
- * CAIRN_WALK_INFO_TRUNCATED is set when there was no room for more, and when it could not be
- * followed to its end. The stack is found by unwind tables, so next_frame_address is 0.
+ * Does the same as cairn_backtrace, and reports in info, which may be null, whether the stack goes
+ * on. CAIRN_WALK_INFO_TRUNCATED is set when there was no room for more frames, and when the stack
+ * could not be followed to its end. The stack is found by unwind tables, so next_frame_address is
+ * 0.
  */
 int cairn_backtrace_info(void **buffer, int size, struct cairn_walk_info *info);
 

@@ -76,8 +76,8 @@ struct cairn_annotated_call {
     /* Number of frames. */
     size_t frame_count;
     /*
-     * Without frames: the return address to begin with, as __builtin_return_address(0) in a
-     * function that wraps the allocation; 0 for that of this call itself.
+     * Without frames: the return address to begin with, or 0 for that of this call itself. A
+     * function that wraps the allocation passes __builtin_return_address(0).
      */
     size_t pc;
     /*
@@ -124,16 +124,16 @@ struct cairn_annotated_options {
     /* Resizes as realloc does, or null. */
     void *(*realloc_function)(void *, size_t);
     /*
-     * Allocates as memalign does (alignment, size), or null: then more bytes are requested, and
-     * aligned here.
+     * Allocates as memalign does (alignment, size), or null. With null, more bytes are requested,
+     * and aligned here.
      */
     void *(*memalign_function)(size_t, size_t);
     /*
-     * Writes the return addresses of the present stack, innermost first, at most as many as its
-     * last argument allows, and returns their number. It is called from inside of cairn, so the
-     * frames up to the return address of the annotated call are left out. If that address is not
-     * among them, it is recorded alone. Null, without a walk_function: cairn captures the stack if
-     * that is built in, else the return address of the call is recorded alone.
+     * Writes the return addresses of the present stack, innermost first, and returns their number.
+     * It writes at most as many as its last argument allows. It is called from inside of cairn, so
+     * the frames up to the return address of the annotated call are left out. If that address is
+     * not among them, it is recorded alone. Null, without a walk_function: cairn captures the
+     * stack if that is built in, else the return address of the call is recorded alone.
      */
     size_t (*capture_function)(size_t *, size_t);
     /*
@@ -145,10 +145,10 @@ struct cairn_annotated_options {
     /* Called after the change, with the result of enter_function. */
     void (*leave_function)(size_t);
     /*
-     * Used in place of capture_function: takes the return address of the annotated call and the
-     * frame pointer of the function around it, writes the return addresses further out, at most as
-     * many as its last argument allows, and returns their number. cairn_frame_pointer_walk does
-     * this for code with frame pointers.
+     * Walks the stack in place of capture_function. It takes the return address of the annotated
+     * call and the frame pointer of the function around it, writes the return addresses further
+     * out, at most as many as its last argument allows, and returns their number.
+     * cairn_frame_pointer_walk does this for code with frame pointers.
      */
     size_t (*walk_function)(size_t, size_t, size_t *, size_t);
     /*
@@ -226,18 +226,18 @@ void *cairn_annotated_calloc_at(size_t count, size_t size, const struct cairn_an
 void *cairn_annotated_memalign_at(size_t alignment, size_t size, const struct cairn_annotated_call *call);
 
 /*
- * Resizes as realloc does, with the caller in call; returns null and changes nothing for an
+ * Resizes as realloc does, with the caller in call. Returns null and changes nothing for an
  * invalid call.
  */
 void *cairn_annotated_realloc_at(void *block, size_t size, const struct cairn_annotated_call *call);
 
 /*
- * Walks frame pointers, for walk_function: from fp, the frame pointer of a function that called
- * the allocation, up to stack_end, the end of its stack, its highest address. Writes the return
- * addresses that it finds, innermost first, at most room, and returns their number. It ends at an
- * invalid frame pointer: 0, outside of the stack, not aligned, or not above the frame before. The
- * frames are those of the compiler's convention: GCC's and LLVM's on x86, AArch64 and RISC-V,
- * LLVM's on Arm.
+ * Walks frame pointers, for walk_function. It begins at fp, the frame pointer of a function that
+ * called the allocation, and goes up to stack_end, the highest address of its stack. Writes the
+ * return addresses that it finds, innermost first, at most room, and returns their number. It ends
+ * at an invalid frame pointer: 0, outside of the stack, not aligned, or not above the frame
+ * before. The frames are those of the compiler's convention: GCC's and LLVM's on x86, AArch64 and
+ * RISC-V, LLVM's on Arm.
  */
 size_t cairn_frame_pointer_walk(size_t fp, size_t stack_end, size_t *addresses, size_t room);
 
@@ -261,14 +261,15 @@ int cairn_annotated_counters(struct cairn_annotated_counters *counters);
 int cairn_annotated_lines(void (*put)(const char *, size_t, void *), void *context);
 
 /*
- * Does the same as cairn_annotated_lines for each live block of the layout of cairn or heapprof in
- * these bytes of memory, in the order of addresses. No thread may allocate or free meanwhile.
+ * Writes the lines of all live blocks of the layout of cairn or heapprof in these bytes of memory.
+ * It does the same as cairn_annotated_lines for each block, in the order of addresses. No thread
+ * may allocate or free meanwhile.
  */
 int cairn_annotated_lines_in(const void *memory, size_t bytes, void (*put)(const char *, size_t, void *), void *context);
 
 /*
- * Compresses a stack and a size into blob, and returns the bytes to allocate beyond size: a
- * multiple of alignment, which is a power of two and at least that of a pointer. Corresponds to
+ * Compresses a stack and a size into blob, and returns the bytes to allocate beyond size. This is
+ * a multiple of alignment, which is a power of two and at least that of a pointer. Corresponds to
  * lws_alloc_metadata_gen, with the addresses as an argument. A blob that does not fit into one
  * byte less than room is replaced by the one that marks a failure. Returns 0 for invalid
  * arguments.
@@ -276,15 +277,15 @@ int cairn_annotated_lines_in(const void *memory, size_t bytes, void (*put)(const
 size_t cairn_lws_generate(size_t size, const size_t *addresses, size_t count, size_t alignment, uint8_t *blob, size_t room, size_t *blob_bytes);
 
 /*
- * Does the same as cairn_lws_generate, with user_bit_count bits of the program behind the size; at
- * most 64.
+ * Does the same as cairn_lws_generate, with user_bit_count bits of the program behind the size.
+ * The maximum is 64.
  */
 size_t cairn_lws_generate_with(size_t size, const size_t *addresses, size_t count, size_t alignment, uint64_t user_bits, uint32_t user_bit_count, uint8_t *blob, size_t room, size_t *blob_bytes);
 
 /*
- * Writes a blob to the start of an allocation of prefix_bytes and more, and appends the block to
- * the list; returns the user's address. Corresponds to _lws_alloc_metadata_adjust. The caller must
- * lock the list meanwhile.
+ * Writes a blob to the start of an allocation, and appends the block to the list. The allocation
+ * has prefix_bytes and more. Returns the user's address. Corresponds to
+ * _lws_alloc_metadata_adjust. The caller must lock the list meanwhile.
  */
 void *cairn_lws_adjust(struct cairn_lws_owner *owner, void *origin, size_t prefix_bytes, const uint8_t *blob, size_t blob_bytes);
 
@@ -310,8 +311,9 @@ int cairn_lws_parse(const void *user, size_t *addresses, size_t room, size_t *si
 int cairn_lws_user_bits(const void *user, uint32_t bit_count, uint64_t *bits);
 
 /*
- * Calls visit with each block of a list, oldest first: the user's address, the blob, its length,
- * context. Corresponds to _lws_alloc_metadata_dump. The caller must lock the list meanwhile.
+ * Calls visit with each block of a list, oldest first. Its arguments are the user's address, the
+ * blob, its length, and context. Corresponds to _lws_alloc_metadata_dump. The caller must lock the
+ * list meanwhile.
  */
 void cairn_lws_dump(const struct cairn_lws_owner *owner, void (*visit)(const void *, const uint8_t *, size_t, void *), void *context);
 

@@ -6,7 +6,7 @@ use crate::versioned;
 use cairn_capture::{Stack, StackId, StopReason};
 use cairn_format::Frame;
 
-/// The number of a call stack of this process: equal stacks have equal numbers, as long as the
+/// The number of a call stack of this process. Equal stacks have equal numbers, as long as the
 /// process lives.
 pub type CairnStackId = u32;
 
@@ -124,9 +124,9 @@ pub extern "C" fn cairn_capture() -> CairnStackId {
     core::arch::naked_asm!("b {here}", here = sym cairn_capture::cairn_capture_here);
 }
 
-/// Captures the call stack of the code that a signal interrupted: its innermost frame is the
-/// interrupted instruction, and nothing of the handler is in it. ucontext is the third argument of
-/// a handler installed with SA_SIGINFO.
+/// Captures the call stack of the code that a signal interrupted. The innermost frame is the
+/// interrupted instruction; the handler's own frames are not included. ucontext is the third
+/// argument of a handler installed with SA_SIGINFO.
 ///
 /// It works after a stack overflow too, when the handler runs on its own stack (SA_ONSTACK).
 ///
@@ -142,8 +142,8 @@ pub unsafe extern "C" fn cairn_capture_interrupted(ucontext: *const c_void) -> C
     unsafe { cairn_capture::capture_interrupted(ucontext.cast()) }.id().number()
 }
 
-/// Copies the frames of a stack, innermost first, and returns how many it has; no more than
-/// capacity are written. stop, if it is not null, gets the reason why the stack ends.
+/// Copies the frames of a stack, innermost first, and returns how many it has. At most capacity
+/// frames are written. stop, if it is not null, gets the reason why the stack ends.
 ///
 /// # Safety
 ///
@@ -176,9 +176,9 @@ pub unsafe extern "C" fn cairn_stack_frames(
     count
 }
 
-/// Writes a stack as text into a file descriptor, a line for each frame: its address, its module,
-/// and the address in there as addr2line takes it. Recursion is folded. Returns 0 or a negative
-/// CAIRN_ERROR_...
+/// Writes a stack as text into a file descriptor, one line for each frame. A line has the address,
+/// the module, and the address in the module as addr2line takes it. Recursion is folded. Returns 0
+/// or a negative CAIRN_ERROR_...
 ///
 ///     #0  0x000055f2b4a0716c /usr/bin/prog+0x116c
 ///     #1  0x00007f0f7f2461ca /lib/x86_64-linux-gnu/libc.so.6+0x271ca
@@ -190,9 +190,9 @@ pub extern "C" fn cairn_stack_print(stack: CairnStackId, descriptor: c_int) -> c
     stack.write_text(descriptor).map_or(CAIRN_ERROR_WRITE, |()| 0)
 }
 
-/// Does the same as backtrace() of the C library: fills buffer with the addresses of the caller's
-/// stack, innermost first, and returns their number, at most size. Unlike backtrace() it may be
-/// called in malloc and in signal handlers.
+/// Does the same as backtrace() of the C library. It fills buffer with the addresses of the
+/// caller's stack, innermost first, and returns their number, at most size. Unlike backtrace() it
+/// may be called in malloc and in signal handlers.
 ///
 /// # Safety
 ///

@@ -52,8 +52,8 @@ impl CairnPick {
         reserved: [0; 7],
     };
 
-    /// Reads the struct of any version: fields that the caller does not know are zero, and fields
-    /// that this library does not know have to be.
+    /// Reads the struct of any version. Fields that the caller does not know are zero; fields that
+    /// this library does not know must be zero.
     ///
     /// # Safety
     ///
@@ -69,7 +69,7 @@ impl CairnPick {
     }
 }
 
-/// Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a
+/// Encodes a stack in the Compact Backtrace Format into buffer. Returns the bytes used, or a
 /// negative CAIRN_ERROR_... With a null buffer it returns the bytes needed. pick may be null for
 /// the whole stack. A stack whose end could not be reached is marked as truncated.
 ///
@@ -95,9 +95,9 @@ pub unsafe extern "C" fn cairn_stack_encode_cbf(
     encoded.unwrap_or_else(|error| error as isize)
 }
 
-/// Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets into
-/// buffer and returns the bytes used, or a negative CAIRN_ERROR_... With a null buffer it returns
-/// the bytes needed. pick may be null for the whole stack.
+/// Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets. Writes
+/// it into buffer and returns the bytes used, or a negative CAIRN_ERROR_... With a null buffer it
+/// returns the bytes needed. pick may be null for the whole stack.
 ///
 /// A blob holds up to 31 addresses, the innermost ones of those picked, and no marks. 296 bytes
 /// hold every blob.

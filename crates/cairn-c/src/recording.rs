@@ -26,9 +26,9 @@ pub const CAIRN_ERROR_NOT_STARTED: c_int = -9;
 pub struct CairnRecordingOptions {
     /// The size of this struct.
     pub type_size: usize,
-    /// Path of the file. %p stands for the process id, %e for the program's name; if the file
-    /// exists, .1, .2 and so on are appended. Null to record into memory, which requires ring_bytes
-    /// or ring_nanos.
+    /// Path of the file. %p is replaced with the process id, %e with the program's name; if the
+    /// file exists, .1, .2 and so on are appended. Null to record into memory, which requires
+    /// ring_bytes or ring_nanos.
     pub path: *const c_char,
     /// Nonzero to keep only the last events, as a flight recorder does: their bytes (1 MiB to 1
     /// GiB).
@@ -41,8 +41,8 @@ pub struct CairnRecordingOptions {
     pub follows_children: u32,
     /// Nonzero to begin paused.
     pub is_paused: u32,
-    /// Nonzero to keep only events of the last so many nanoseconds, and at most ring_bytes of them,
-    /// or 64 MiB if that is 0.
+    /// Nonzero to keep only the events of the last ring_nanos nanoseconds. They take at most
+    /// ring_bytes, or 64 MiB if that is 0.
     pub ring_nanos: u64,
 }
 
@@ -53,7 +53,7 @@ const FIRST_OPTIONS_BYTES: usize = 48;
 /// Bytes of a ring without a size.
 const RING_BYTES: u64 = 64 << 20;
 
-/// Begins to record. Null stands for the path in the environment variable CAIRN_RECORDING, or else
+/// Begins to record. Null selects the path in the environment variable CAIRN_RECORDING, or else
 /// PROGRAM.PID.cairn in the working directory. Returns 0, or a negative CAIRN_ERROR_... and the
 /// program continues unrecorded.
 ///
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn cairn_recording_start(options: *const CairnRecordingOpt
     }
     let mut given = core::mem::MaybeUninit::<CairnRecordingOptions>::zeroed();
     let known = type_size.min(size_of::<CairnRecordingOptions>());
-    // SAFETY: so many bytes are there by contract, and fit. All bits are values of the fields, the
+    // SAFETY: `known` bytes are there by contract, and fit. All bits are values of the fields, the
     // zeros behind them too.
     let given = unsafe {
         core::ptr::copy_nonoverlapping(options.cast::<u8>(), given.as_mut_ptr().cast::<u8>(), known);
@@ -108,9 +108,9 @@ fn start_error(error: StartError) -> c_int {
     }
 }
 
-/// Marks this moment in the recording with a text and the caller's stack, of which the skip
-/// innermost frames are hidden. Call it from anywhere: in malloc, in a signal handler, in a static
-/// constructor. Texts are cut at 4096 bytes; null is an empty one.
+/// Marks this moment in the recording with a text and the caller's stack. The skip innermost frames
+/// are hidden. Call it from anywhere: in malloc, in a signal handler, in a static constructor.
+/// Texts are cut at 4096 bytes; null is an empty one.
 ///
 /// # Safety
 ///
@@ -174,16 +174,16 @@ pub extern "C" fn cairn_heap_free(address: *const c_void) {
     }
 }
 
-/// Waits until all recorded events are on the disk, to survive a power failure; the end of the
+/// Waits until all recorded events are on the disk, to survive a power failure. The end of the
 /// program needs no flush. Returns 0 or a negative CAIRN_ERROR_...
 #[unsafe(no_mangle)]
 pub extern "C" fn cairn_recording_flush() -> c_int {
     cairn_recorder::flush().map_or_else(dump_error, |()| 0)
 }
 
-/// Writes all recorded events into a new file at path, as a recording of its own: of a ring, if
-/// last_nanos is not 0, about the last so many nanoseconds. It may be called in a signal handler.
-/// Returns 0 or a negative CAIRN_ERROR_...
+/// Writes all recorded events into a new file at path, as a recording of its own. In a ring, a
+/// last_nanos other than 0 selects about the last last_nanos nanoseconds. It may be called in a
+/// signal handler. Returns 0 or a negative CAIRN_ERROR_...
 ///
 /// # Safety
 ///

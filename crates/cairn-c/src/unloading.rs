@@ -5,9 +5,9 @@ use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::{mem, ptr};
 
-/// Calls unload(argument), which may unload modules by other ways than dlclose, and makes captures
-/// forget them, so that no stack is mistaken for another when a new module takes their addresses.
-/// Captures in other threads continue meanwhile.
+/// Calls unload(argument), which may unload modules by other ways than dlclose. Captures then
+/// forget these modules, so that no stack is mistaken for another when a new module takes their
+/// addresses. Captures in other threads continue meanwhile.
 ///
 /// dlclose itself needs no such care: the library wraps it.
 ///
@@ -29,8 +29,8 @@ type Close = unsafe extern "C" fn(*mut c_void) -> c_int;
 /// The C library's `dlclose`, found at the first call.
 static REAL_DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Replaces the C library's `dlclose` if this library comes before it, as a preloaded or a linked
-/// one does.
+/// Replaces the C library's `dlclose` if this library comes before it. A preloaded library does,
+/// and so does a linked one.
 ///
 /// # Safety
 ///

@@ -51,15 +51,15 @@ pub struct CairnWalkControl {
     /// Nonzero: the first frame record, in place of the caller's. To leave out frames, to continue
     /// at next_frame_address, or to follow async_frame_address.
     pub frame_address: u64,
-    /// Added to each address that is recorded; 1 for async frames, so that looking up address - 1
-    /// finds the resume point.
+    /// The number to add to each recorded address. It is 1 for async frames, so that looking up
+    /// address - 1 finds the resume point.
     pub address_offset: i64,
-    /// Not null: the third argument of a signal handler of this thread; the walk starts where the
-    /// signal interrupted it.
+    /// The third argument of a signal handler of this thread, or null. If it is not null, the walk
+    /// starts where the signal interrupted the thread.
     pub context: *const c_void,
-    /// Not null: reads the memory of the walked thread, in place of this process's: copies as many
-    /// bytes as its last argument states from the address into the buffer, and returns 0 or an
-    /// errno. Its first argument is copy_context. Only for cairn_walk_user.
+    /// Reads the memory of the walked thread, in place of this process's, if it is not null. It
+    /// copies as many bytes as its last argument states from the address into the buffer, and
+    /// returns 0 or an errno. Its first argument is copy_context. Only for cairn_walk_user.
     pub copy_function: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, u64, usize) -> c_int>,
     /// First argument of copy_function.
     pub copy_context: *mut c_void,
@@ -85,8 +85,8 @@ pub struct CairnWalkInfo {
     pub type_size: usize,
     /// CAIRN_WALK_INFO_... flags.
     pub flags: u32,
-    /// 0, 14 (EFAULT) where a frame pointer or memory could not be followed, or 22 (EINVAL) for a
-    /// control that is not valid.
+    /// 0, 14 (EFAULT) or 22 (EINVAL). 14 means that a frame pointer or memory could not be
+    /// followed, 22 that the control is not valid.
     pub error: c_int,
     /// The reason why the walk ended.
     pub stop: CairnStop,
@@ -140,8 +140,7 @@ impl CairnWalkControl {
         let is_understood = known.flags & !flags == 0
             && known.flags & machines != machines
             && known.reserved == 0
-            // Of this thread, registers and width are known, and of another one there is no
-            // context.
+            // Registers and width are known for this thread; another thread has no context.
             && (is_other || known.flags & (CAIRN_WALK_32_BIT | machines) == 0)
             && (!is_other || known.context.is_null());
         is_understood.then_some(known)
@@ -277,8 +276,8 @@ impl Caller {
         CallSite { pc: self.pc, sp: self.sp, fp: self.fp }
     }
 
-    /// The site whose first frame record is this one: a walk from there records first where the
-    /// caller called.
+    /// Returns the site whose first frame record is this one. A walk from there records first where
+    /// the caller called.
     fn record(&self) -> CallSite {
         let record = ptr::from_ref(self) as u64;
         CallSite { pc: self.pc, sp: record, fp: record }
@@ -329,8 +328,8 @@ macro_rules! with_caller {
     };
 }
 
-/// Fills addresses with the return addresses of this thread by frame pointers, innermost first, and
-/// returns how many there are, at most capacity: backtrace of Darwin's backtrace(9). The first is
+/// Fills addresses with the return addresses of this thread, by frame pointers, innermost first.
+/// Returns their number, at most capacity. This is backtrace of Darwin's backtrace(9). The first is
 /// where this function returns to; the one next to a zero frame pointer, in the outermost frame, is
 /// not recorded. control and info may be null.
 ///
@@ -353,7 +352,7 @@ pub unsafe extern "C" fn cairn_walk(
 
 /// # Safety
 ///
-/// The arguments are valid for `cairn_walk`; `caller` points to the registers that `with_caller`
+/// The arguments are valid for `cairn_walk`. `caller` points to the registers that `with_caller`
 /// has stored, and that caller waits for this function.
 unsafe extern "C" fn walk_own(
     addresses: *mut u64,
@@ -401,7 +400,7 @@ pub unsafe extern "C" fn cairn_walk_packed(
 
 /// # Safety
 ///
-/// The arguments are valid for `cairn_walk_packed`; `caller` points to the registers that
+/// The arguments are valid for `cairn_walk_packed`. `caller` points to the registers that
 /// `with_caller` has stored, and that caller waits for this function.
 unsafe extern "C" fn walk_own_packed(
     packing: u32,
@@ -472,8 +471,8 @@ pub unsafe extern "C" fn cairn_walk_unpack(
     count
 }
 
-/// Fills addresses with a stack by frame pointers, innermost first, and returns how many there are,
-/// at most capacity: backtrace_user of Darwin's backtrace(9). It walks this thread, from where the
+/// Fills addresses with a stack by frame pointers, innermost first. Returns their number, at most
+/// capacity. This is backtrace_user of Darwin's backtrace(9). It walks this thread, from where the
 /// caller called this function, or with a copy_function whatever that reads, from the pc and
 /// frame_pointer of the control. The pc comes first, unless frame_address is set. The slot behind
 /// the last address is set to zero if there is one.
@@ -496,7 +495,7 @@ pub unsafe extern "C" fn cairn_walk_user(
 
 /// # Safety
 ///
-/// The arguments are valid for `cairn_walk_user`; `caller` points to the registers that
+/// The arguments are valid for `cairn_walk_user`. `caller` points to the registers that
 /// `with_caller` has stored, and that caller waits for this function.
 unsafe extern "C" fn walk_user(
     addresses: *mut u64,
@@ -528,9 +527,10 @@ unsafe extern "C" fn walk_user(
     count
 }
 
-/// As cairn_backtrace, and says in info, which may be null, whether the stack goes on:
-/// CAIRN_WALK_INFO_TRUNCATED is set when there was no room for more, and when it could not be
-/// followed to its end. The stack is found by unwind tables, so next_frame_address is 0.
+/// Does the same as cairn_backtrace, and reports in info, which may be null, whether the stack goes
+/// on. CAIRN_WALK_INFO_TRUNCATED is set when there was no room for more frames, and when the stack
+/// could not be followed to its end. The stack is found by unwind tables, so next_frame_address is
+/// 0.
 ///
 /// # Safety
 ///
@@ -547,7 +547,7 @@ pub unsafe extern "C" fn cairn_backtrace_info(
 
 /// # Safety
 ///
-/// The arguments are valid for `cairn_backtrace_info`; `caller` points to the registers that
+/// The arguments are valid for `cairn_backtrace_info`. `caller` points to the registers that
 /// `with_caller` has stored, and that caller waits for this function.
 unsafe extern "C" fn backtrace_info(
     buffer: *mut *mut c_void,

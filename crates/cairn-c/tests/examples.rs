@@ -1,5 +1,5 @@
-//! The C programs of `examples/c`, built against the static library, run, and read. Names come from `addr2line` on what
-//! the programs print, so that a right stack is told from a plausible one.
+//! The C programs of `examples/c`, built against the static library, run, and read. Names come from
+//! `addr2line` on what the programs print, to distinguish a correct stack from a plausible one.
 
 mod support;
 
@@ -34,8 +34,8 @@ fn functions(program: &Path, text: &str) -> Vec<String> {
             continue;
         }
         let offset = u64::from_str_radix(offset, 16).unwrap();
-        // Only the innermost frame of an interrupted stack is no return address; a byte earlier is in the same function
-        // here, too, since none of these crash at their first instruction.
+        // Only the innermost frame of an interrupted stack is no return address; a byte earlier is
+        // in the same function here, too, since none of these crash at their first instruction.
         let mut addr2line = Command::new("addr2line");
         let output = output_of(addr2line.arg("-fe").arg(program).arg(format!("{:#x}", offset - 1)));
         names.push(output.lines().next().unwrap().to_owned());
@@ -103,8 +103,8 @@ fn malloc_hook() {
     let hook = build("malloc_hook", &["-shared", "-fPIC"]);
     let source = scratch().join("asks.c");
     let text = "#include <stdlib.h>
-        void *volatile kept;
-        __attribute__((noinline)) void ask(void) { kept = malloc(1000); }
+        void *volatile block;
+        __attribute__((noinline)) void ask(void) { block = malloc(1000); }
         int main(void) { for (int i = 0; i < 100; i++) ask(); return 0; }";
     fs::write(&source, text).unwrap();
     let program = scratch().join("asks");
@@ -126,8 +126,8 @@ fn paused_thread() {
 
 #[test]
 fn reused_addresses_get_new_stacks() {
-    // Two plugins that differ in the sizes of their frames alone, so chosen that what holds in the first leads in the
-    // second to a return address as well, but past one frame.
+    // Two plugins that differ in the sizes of their frames alone, so chosen that what holds in the
+    // first leads in the second to a return address as well, but past one frame.
     let source = scratch().join("plugin.s");
     fs::write(
         &source,
@@ -203,8 +203,9 @@ fn reused_addresses_get_new_stacks() {
     assert!(reused > 0, "the loader never used an address again: nothing was tested");
 }
 
-/// What `gcc -static` makes without being asked, and others that lack the header, have the same stacks as those with it: also
-/// when the first capture comes from a constructor of the program.
+/// Captures whole stacks in a program of `gcc -static`, and in others that lack the header. They
+/// equal those of programs with the header, also when the first capture comes from a constructor of
+/// the program.
 // Failed with: each stack ended at its first frame, "no unwind information".
 #[test]
 fn static_program_without_table_header_has_whole_stacks() {

@@ -14,21 +14,22 @@ use support::{installed, output_of, run, scratch, workspace};
 
 /// All that the shared library may take from its surroundings, each for a reason.
 const TAKEN: &[&str] = &[
-    // What every shared library has from the linker's own start files.
+    // Functions that every shared library has from the linker's own start files.
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "__cxa_finalize",
     "__gmon_start__",
-    // Of the caller's thread: its errno is saved and restored.
+    // State of the caller's thread: its errno is saved and restored.
     "__errno_location",
-    // Of the process: where its first stack begins, and which modules are loaded. No lock.
+    // State of the process: where its first stack begins, and which modules are loaded. No lock.
     "__libc_stack_end",
     "_dl_find_object",
-    // Of the process: its page size, its environment, the machine's name. No lock.
+    // Facts of the process: its page size, its environment, the machine's name. No lock.
     "environ",
     "getauxval",
     "uname",
-    // The list of modules, under the loader's lock: at the start of a recording and around `dlclose`, never in a mark.
+    // The list of modules, under the loader's lock: at the start of a recording and around
+    // `dlclose`, never in a mark.
     "dl_iterate_phdr",
     // The clocks.
     "clock_gettime",
@@ -48,7 +49,7 @@ const TAKEN: &[&str] = &[
     "memmove",
     "memset",
     "strlen",
-    // What is left of panics.
+    // Remains of panics.
     "abort",
 ];
 
@@ -191,7 +192,8 @@ fn shared_link_by_pkg_config_works() {
     let output = output_of(Command::new(&program).env("LD_LIBRARY_PATH", installed().join("lib")));
     let (version, stack) = output.split_once('\n').unwrap();
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
-    // The caller of cairn_capture is the innermost frame, and nothing of the library is in the stack.
+    // The caller of cairn_capture is the innermost frame, and nothing of the library is in the
+    // stack.
     assert!(stack.lines().next().unwrap().contains("/linked+0x"), "{stack}");
     assert!(!stack.contains("libcairn"), "{stack}");
 }

@@ -91,7 +91,7 @@ pub fn walk_frames_at(
     walk.run(&memory, addresses)
 }
 
-/// Prepares the walk of the manual page's `backtrace` on this thread's stack; run it with the
+/// Prepares the walk of the manual page's `backtrace` on this thread's stack. Run it with the
 /// returned memory.
 ///
 /// It records return addresses only, and none of the outermost frame.

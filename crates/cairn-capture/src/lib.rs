@@ -239,8 +239,8 @@
 //! # Safety in detail
 //!
 //! Nothing here allocates from the heap, takes a lock, formats text, or panics by design.
-//! `docs/book/reference/signal-safety.md` in the repository lists what a capture does and what it never does, with
-//! the reasons.
+//! `docs/book/reference/signal-safety.md` in the repository lists what a capture does and what it
+//! never does, with the reasons.
 //!
 //! # Processors
 //!

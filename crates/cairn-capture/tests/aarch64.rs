@@ -80,8 +80,8 @@ fn addresses(stack: Stack) -> Vec<u64> {
     stack.frames().filter_map(|frame| Some(frame.address()?.value())).collect()
 }
 
-/// The captures in the handler: the interrupted stack, the handler's own stack, and libgcc's answer
-/// for the latter.
+/// The captures in the handler. These are the interrupted stack, the handler's own stack, and
+/// libgcc's answer for the latter.
 static SEEN: Mutex<Option<(Stack, Stack, Vec<u64>)>> = Mutex::new(None);
 
 extern "C" fn on_fault(_signal: c_int, _information: *mut libc::siginfo_t, context: *mut c_void) {

@@ -18,8 +18,8 @@ extern "C" fn visit(context: *mut c_void, data: *mut c_void) -> c_int {
     0
 }
 
-/// The return addresses that libgcc finds, innermost first, without the null behind the outermost
-/// frame.
+/// Returns the return addresses that libgcc finds, innermost first. The null behind the outermost
+/// frame is removed.
 #[inline(never)]
 fn by_libgcc() -> Vec<u64> {
     let mut addresses: Vec<u64> = Vec::with_capacity(256);

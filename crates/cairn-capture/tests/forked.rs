@@ -11,7 +11,7 @@ use cairn_capture::{StopReason, after_fork_in_child, capture, statistics, while_
 /// Held by each test, because an unload turns the captures of all threads into whole walks.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Captures repeatedly; returns 0 if the hot path captured all stacks completely, otherwise a bit
+/// Captures repeatedly. Returns 0 if the hot path captured all stacks completely, otherwise a bit
 /// for each error.
 #[inline(never)]
 fn failure() -> i32 {

@@ -26,7 +26,7 @@ extern "C" fn framed(f: extern "C" fn(u64)) {
     )
 }
 
-/// Calls `f` like `framed`, from the frame of an async function of Swift: bit 60 is set, and the
+/// Calls `f` like `framed`, from the frame of an async function of Swift. Bit 60 is set, and the
 /// context lies below.
 #[unsafe(naked)]
 extern "C" fn framed_async(f: extern "C" fn(u64), context: *const Context) {

@@ -61,8 +61,8 @@ extern "C" fn take_far_inside() {
     take(20);
 }
 
-/// Captures in the stub repeatedly from one place, while the frame record contains one return
-/// address after the other.
+/// Captures in the stub repeatedly from one place. The frame record contains one return address
+/// after the other.
 ///
 /// Some of the captures are whole walks, because another thread unloads a module meanwhile. All
 /// others must equal these.

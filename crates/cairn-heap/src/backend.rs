@@ -84,7 +84,7 @@ pub unsafe trait Backend {
         1
     }
 
-    /// Returns any number, which selects the shard of this thread; threads that often run at once
+    /// Returns any number, which selects the shard of this thread. Threads that often run at once
     /// should differ.
     fn shard(&self) -> usize {
         0
@@ -192,8 +192,8 @@ unsafe impl Backend for MallocFunctions {
         }
         let new = self.allocate(new_size, self.alignment, false);
         if !new.is_null() {
-            // SAFETY: both blocks have at least as many bytes as are copied; the caller promises that nobody else
-            // uses the old one.
+            // SAFETY: both blocks have at least as many bytes as are copied; the caller promises
+            // that nobody else uses the old one.
             unsafe {
                 ptr::copy_nonoverlapping(origin, new, size.min(new_size));
                 (self.free)(origin.cast());

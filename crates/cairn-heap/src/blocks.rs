@@ -105,7 +105,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Writes the block as a line of a log, `~m#` and base64, which `cairn decode` reads; it works
+    /// Writes the block as a line of a log, `~m#` and base64, which `cairn decode` reads. It works
     /// for each layout.
     ///
     /// # Errors
@@ -137,8 +137,8 @@ impl<'a> From<lws::LiveBlock<'a>> for Block<'a> {
     }
 }
 
-/// Calls `visit` with the blocks that `keep` accepts, sorted by `order` and then by address, until
-/// `visit` breaks.
+/// Calls `visit` with the blocks that `keep` accepts, until `visit` breaks. The blocks are sorted
+/// by `order` and then by address.
 ///
 /// Nothing is stored, so each further block costs a pass over all: which suits the few largest of
 /// thousands, or all of a few hundred on a device.
@@ -160,8 +160,9 @@ pub fn for_each_in_order<'a>(
     }
 }
 
-/// The blocks of the cairn layout in `bytes` bytes of memory from `start` on, in the order of their
-/// addresses. `start` is a multiple of 4; `step` is the alignment of blocks, at least 4.
+/// Returns the blocks of the cairn layout in `bytes` bytes of memory from `start` on. They are in
+/// the order of their addresses. `start` is a multiple of 4; `step` is the alignment of blocks, at
+/// least 4.
 ///
 /// # Safety
 ///
@@ -214,8 +215,8 @@ impl<'a> Iterator for CairnBlocks<'a> {
     }
 }
 
-/// The blocks of the heapprof layout in `bytes` bytes of memory from `start` on, a multiple of the
-/// word size.
+/// Returns the blocks of the heapprof layout in `bytes` bytes of memory from `start` on. `bytes` is
+/// a multiple of the word size.
 ///
 /// # Safety
 ///

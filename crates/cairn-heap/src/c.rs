@@ -7,6 +7,9 @@
 //! The functions that allocate are naked: their first instructions note the return address and the
 //! frame pointer of the caller, which no instruction behind them could know. So a recorded stack
 //! begins at the caller, however the rest is compiled.
+//!
+//! Long because the header is written from this one file, with all structs, functions and their doc
+//! comments in its order.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::offset_of;
@@ -83,8 +86,8 @@ pub struct CairnAnnotatedCall {
     pub frames: *const usize,
     /// Number of frames.
     pub frame_count: usize,
-    /// Without frames: the return address to begin with, as __builtin_return_address(0) in a
-    /// function that wraps the allocation; 0 for that of this call itself.
+    /// Without frames: the return address to begin with, or 0 for that of this call itself. A
+    /// function that wraps the allocation passes __builtin_return_address(0).
     pub pc: usize,
     /// With pc: the frame pointer of the function that pc lies in; 0 if there is none. For
     /// walk_function.
@@ -124,14 +127,14 @@ pub struct CairnAnnotatedOptions {
     pub free_function: Option<unsafe extern "C" fn(*mut c_void)>,
     /// Resizes as realloc does, or null.
     pub realloc_function: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
-    /// Allocates as memalign does (alignment, size), or null: then more bytes are requested, and
-    /// aligned here.
+    /// Allocates as memalign does (alignment, size), or null. With null, more bytes are requested,
+    /// and aligned here.
     pub memalign_function: Option<unsafe extern "C" fn(usize, usize) -> *mut c_void>,
-    /// Writes the return addresses of the present stack, innermost first, at most as many as its
-    /// last argument allows, and returns their number. It is called from inside of cairn, so the
-    /// frames up to the return address of the annotated call are left out. If that address is not
-    /// among them, it is recorded alone. Null, without a walk_function: cairn captures the stack if
-    /// that is built in, else the return address of the call is recorded alone.
+    /// Writes the return addresses of the present stack, innermost first, and returns their number.
+    /// It writes at most as many as its last argument allows. It is called from inside of cairn, so
+    /// the frames up to the return address of the annotated call are left out. If that address is
+    /// not among them, it is recorded alone. Null, without a walk_function: cairn captures the
+    /// stack if that is built in, else the return address of the call is recorded alone.
     pub capture_function: Option<unsafe extern "C" fn(*mut usize, usize) -> usize>,
     /// Called before the lists are changed, for a few instructions: disables interrupts. Null for a
     /// lock. Required by a library for a processor without compare-and-swap, where the counters
@@ -139,10 +142,10 @@ pub struct CairnAnnotatedOptions {
     pub enter_function: Option<unsafe extern "C" fn() -> usize>,
     /// Called after the change, with the result of enter_function.
     pub leave_function: Option<unsafe extern "C" fn(usize)>,
-    /// Used in place of capture_function: takes the return address of the annotated call and the
-    /// frame pointer of the function around it, writes the return addresses further out, at most as
-    /// many as its last argument allows, and returns their number. cairn_frame_pointer_walk does
-    /// this for code with frame pointers.
+    /// Walks the stack in place of capture_function. It takes the return address of the annotated
+    /// call and the frame pointer of the function around it, writes the return addresses further
+    /// out, at most as many as its last argument allows, and returns their number.
+    /// cairn_frame_pointer_walk does this for code with frame pointers.
     pub walk_function: Option<unsafe extern "C" fn(usize, usize, *mut usize, usize) -> usize>,
     /// Called for every event, in its thread, with observer_context. It may allocate and free, and
     /// is called for that as well. Null for none.
@@ -420,8 +423,8 @@ type Capture = Option<unsafe extern "C" fn(*mut usize, usize) -> usize>;
 type Walk = Option<unsafe extern "C" fn(usize, usize, *mut usize, usize) -> usize>;
 
 impl Caller {
-    /// Returns the return address to begin with, and the frame pointer there; 0 on processors
-    /// without a naked function.
+    /// Returns the return address to begin with, and the frame pointer there. Both are 0 on
+    /// processors without a naked function.
     fn start(&self) -> (usize, usize) {
         match self.call {
             Some(call) if call.pc != 0 => (code_address(call.pc), call.fp),
@@ -515,7 +518,7 @@ const fn code_address(pc: usize) -> usize {
     if cfg!(target_arch = "arm") { pc & !1 } else { pc }
 }
 
-/// Removes the addresses in front of `pc` from the first `count`; if `pc` is not among them, it
+/// Removes the addresses in front of `pc` from the first `count`. If `pc` is not among them, it
 /// remains alone. Returns the number of addresses.
 fn begin_at(pc: usize, addresses: &mut [usize], count: usize) -> usize {
     if pc == 0 {
@@ -532,7 +535,7 @@ fn begin_at(pc: usize, addresses: &mut [usize], count: usize) -> usize {
     })
 }
 
-/// Defines functions of up to three arguments as naked functions that pass the caller's return
+/// Defines functions of up to three arguments as naked functions. They pass the caller's return
 /// address, frame pointer and stack pointer as fourth to sixth argument. On processors that are not
 /// listed here these are zeros, and stacks come from the functions of the program.
 macro_rules! entries {
@@ -884,7 +887,7 @@ pub unsafe extern "C" fn cairn_annotated_memalign_at(alignment: usize, size: usi
     memalign_at(alignment, size, call)
 }
 
-/// Resizes as realloc does, with the caller in call; returns null and changes nothing for an
+/// Resizes as realloc does, with the caller in call. Returns null and changes nothing for an
 /// invalid call.
 ///
 /// # Safety
@@ -896,12 +899,12 @@ pub unsafe extern "C" fn cairn_annotated_realloc_at(block: *mut c_void, size: us
 }
 }
 
-/// Walks frame pointers, for walk_function: from fp, the frame pointer of a function that called
-/// the allocation, up to stack_end, the end of its stack, its highest address. Writes the return
-/// addresses that it finds, innermost first, at most room, and returns their number. It ends at an
-/// invalid frame pointer: 0, outside of the stack, not aligned, or not above the frame before. The
-/// frames are those of the compiler's convention: GCC's and LLVM's on x86, AArch64 and RISC-V,
-/// LLVM's on Arm.
+/// Walks frame pointers, for walk_function. It begins at fp, the frame pointer of a function that
+/// called the allocation, and goes up to stack_end, the highest address of its stack. Writes the
+/// return addresses that it finds, innermost first, at most room, and returns their number. It ends
+/// at an invalid frame pointer: 0, outside of the stack, not aligned, or not above the frame
+/// before. The frames are those of the compiler's convention: GCC's and LLVM's on x86, AArch64 and
+/// RISC-V, LLVM's on Arm.
 ///
 /// # Safety
 ///
@@ -1015,8 +1018,9 @@ pub unsafe extern "C" fn cairn_annotated_lines(
     0
 }
 
-/// Does the same as cairn_annotated_lines for each live block of the layout of cairn or heapprof in
-/// these bytes of memory, in the order of addresses. No thread may allocate or free meanwhile.
+/// Writes the lines of all live blocks of the layout of cairn or heapprof in these bytes of memory.
+/// It does the same as cairn_annotated_lines for each block, in the order of addresses. No thread
+/// may allocate or free meanwhile.
 ///
 /// # Safety
 ///
@@ -1063,8 +1067,8 @@ fn of_number(_number: u32, _into: &mut [usize]) -> usize {
     0
 }
 
-/// Compresses a stack and a size into blob, and returns the bytes to allocate beyond size: a
-/// multiple of alignment, which is a power of two and at least that of a pointer. Corresponds to
+/// Compresses a stack and a size into blob, and returns the bytes to allocate beyond size. This is
+/// a multiple of alignment, which is a power of two and at least that of a pointer. Corresponds to
 /// lws_alloc_metadata_gen, with the addresses as an argument. A blob that does not fit into one
 /// byte less than room is replaced by the one that marks a failure. Returns 0 for invalid
 /// arguments.
@@ -1087,8 +1091,8 @@ pub unsafe extern "C" fn cairn_lws_generate(
     unsafe { cairn_lws_generate_with(size, addresses, count, alignment, 0, 0, blob, room, blob_bytes) }
 }
 
-/// Does the same as cairn_lws_generate, with user_bit_count bits of the program behind the size; at
-/// most 64.
+/// Does the same as cairn_lws_generate, with user_bit_count bits of the program behind the size.
+/// The maximum is 64.
 ///
 /// # Safety
 ///
@@ -1133,9 +1137,9 @@ pub unsafe extern "C" fn cairn_lws_generate_with(
     prefix_bytes
 }
 
-/// Writes a blob to the start of an allocation of prefix_bytes and more, and appends the block to
-/// the list; returns the user's address. Corresponds to _lws_alloc_metadata_adjust. The caller must
-/// lock the list meanwhile.
+/// Writes a blob to the start of an allocation, and appends the block to the list. The allocation
+/// has prefix_bytes and more. Returns the user's address. Corresponds to
+/// _lws_alloc_metadata_adjust. The caller must lock the list meanwhile.
 ///
 /// # Safety
 ///
@@ -1244,8 +1248,9 @@ pub unsafe extern "C" fn cairn_lws_user_bits(user: *const c_void, bit_count: u32
     }
 }
 
-/// Calls visit with each block of a list, oldest first: the user's address, the blob, its length,
-/// context. Corresponds to _lws_alloc_metadata_dump. The caller must lock the list meanwhile.
+/// Calls visit with each block of a list, oldest first. Its arguments are the user's address, the
+/// blob, its length, and context. Corresponds to _lws_alloc_metadata_dump. The caller must lock the
+/// list meanwhile.
 ///
 /// # Safety
 ///

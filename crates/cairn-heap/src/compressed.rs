@@ -8,15 +8,15 @@ use cairn_wire::lws::LwsEncoder;
 use crate::atomic::SwapU32;
 use crate::stack::UserBits;
 
-/// Logarithm of the number of entries; 10, which with [`WORDS`] make 256 KiB, of which a program
-/// touches the used ones.
+/// Logarithm of the number of entries; 10, because they then take 256 KiB with [`WORDS`]. A program
+/// touches only the entries that it uses.
 const ENTRIES_LOG2: u32 = 10;
 /// Words of the longest cached backtrace; 60, which make an entry of four cache lines. 31 addresses
 /// of usual programs take about 40.
 const WORDS: usize = 60;
 
-/// Cache of backtraces of the lws layout, by the number of their stack, without the size, which
-/// differs between blocks.
+/// Cache of backtraces of the lws layout, by the number of their stack. They are cached without the
+/// size, which differs between blocks.
 ///
 /// Threads share it without waiting for each other: one that finds an entry being changed
 /// compresses the stack itself. So do signal handlers, and children that were forked during a
@@ -82,7 +82,7 @@ impl CompressedStacks {
         self.entries.get(hash as usize)
     }
 
-    /// Writes the blob of a block of `size` bytes to the start of `buffer`; returns its length if
+    /// Writes the blob of a block of `size` bytes to the start of `buffer`. Returns its length if
     /// the backtrace is cached.
     pub(crate) fn blob(
         &self,
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use crate::lws::encode;
 
-    static KEPT: CompressedStacks = CompressedStacks::new();
+    static CACHE: CompressedStacks = CompressedStacks::new();
 
     fn stack(number: u32) -> std::vec::Vec<usize> {
         let depth = number as usize % 32;
@@ -159,8 +159,8 @@ mod tests {
             .collect()
     }
 
-    /// Entries are shared by more stacks than there are, threads read and change them at the same
-    /// time, and each blob is that of its own stack.
+    /// Each blob is that of its own stack, while threads share entries. There are more stacks than
+    /// entries, and threads read and change entries at the same time.
     #[test]
     fn cached_backtrace_gives_the_same_blob() {
         let hits = AtomicU32::new(0);
@@ -175,12 +175,12 @@ mod tests {
                 let bits = UserBits { value: u64::from(state), count: state % 9 };
                 let (bytes, backtrace_bits) = encode(&addresses, size, bits.fields(), &mut fresh).unwrap();
                 let mut again = [0; BLOB_BUFFER_BYTES];
-                match KEPT.blob(key, size, bits, &mut again) {
+                match CACHE.blob(key, size, bits, &mut again) {
                     Some(length) => {
                         assert_eq!(again.get(..length), fresh.get(..bytes), "{number} {size}");
                         hits.fetch_add(1, Ordering::Relaxed);
                     }
-                    None => KEPT.store(key, &fresh, backtrace_bits as u32),
+                    None => CACHE.store(key, &fresh, backtrace_bits as u32),
                 }
             }
         };

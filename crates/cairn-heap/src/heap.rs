@@ -12,6 +12,9 @@
 //! Blocks of a larger alignment than the allocator's own have one word more, below everything else:
 //! the address of the underlying allocation. The alignment in the header (cairn) or the list (lws)
 //! states that there is one; heapprof always has one.
+//!
+//! Long because allocation, release and resizing of all layouts share the private steps of one
+//! heap: they place, write, check and count a block by the same plan.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -449,8 +452,9 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// Resizes a block, and writes `stack` into its annotation; on failure returns null and changes
-    /// nothing. Allocates for a null `user`. The block has the alignment that is passed here.
+    /// Resizes a block, and writes `stack` into its annotation. On failure, returns null and
+    /// changes nothing. Allocates for a null `user`. The block has the alignment that is passed
+    /// here.
     ///
     /// # Safety
     ///
@@ -546,7 +550,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     ) -> *mut u8 {
         let new = self.allocate_noted(size, alignment, false, note);
         if !new.is_null() {
-            // SAFETY: two blocks of these sizes; the old one is nobody's any more. The observer is called for the move.
+            // SAFETY: two blocks of these sizes; the old one is nobody's any more. The observer is
+            // called for the move.
             unsafe {
                 ptr::copy_nonoverlapping(user, new, size.min(found.size));
                 self.unmark(user, found);
@@ -598,7 +603,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// Calls `visit` with each live block of the lws layout, under the locks: `visit` must not
+    /// Calls `visit` with each live block of the lws layout, under the locks. `visit` must not
     /// allocate from this heap. The other layouts have no lists; see [`blocks`](mod@crate::blocks).
     pub fn for_each_live(&self, mut visit: impl FnMut(lws::LiveBlock<'_>)) {
         for shard in 0..SHARDS {
@@ -611,8 +616,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// The live blocks of the lws layout, all lists one after the other, without a lock: for
-    /// [`blocks`](crate::blocks), if the program can make sure that nothing else runs.
+    /// Returns the live blocks of the lws layout, all lists one after the other, without a lock. It
+    /// serves [`blocks`](crate::blocks), if the program can make sure that nothing else runs.
     ///
     /// # Safety
     ///
@@ -623,7 +628,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         self.lists.iter().flatten().flat_map(|list| unsafe { lws::live(list.0.get()) }).map(Into::into)
     }
 
-    /// Writes an anchor into this heap's own memory, which leads readers of a memory image to the
+    /// Writes an anchor into this heap's own memory. It leads readers of a memory image to the
     /// layout and the lists. `stack_table` is the address of the table that stack numbers refer to,
     /// or 0.
     ///

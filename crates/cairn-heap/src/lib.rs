@@ -83,9 +83,9 @@ mod stack;
 #[cfg(target_has_atomic = "64")]
 mod table;
 
-/// Atomics with compare-and-swap: the processor's own, or else built on the program's critical
-/// section, which even a load enters. Words that are only loaded and stored use the atomics of
-/// `core`, which every processor has.
+/// Atomics with compare-and-swap. They are the processor's own, or else built on the program's
+/// critical section, which even a load enters. Words that are only loaded and stored use the
+/// atomics of `core`, which every processor has.
 pub(crate) mod atomic {
     #[cfg(target_has_atomic = "ptr")]
     pub(crate) use core::sync::atomic::{AtomicU32 as SwapU32, AtomicUsize as SwapUsize};

@@ -17,8 +17,8 @@ pub struct Critical {
     pub leave: fn(usize),
 }
 
-/// True if the crate `critical-section` guards lists: by the feature, or because the processor has
-/// no compare-and-swap.
+/// True if the crate `critical-section` guards lists. The feature selects it, and so does a
+/// processor without compare-and-swap.
 pub(crate) const HAS_CRITICAL_SECTION: bool =
     cfg!(any(feature = "critical-section", not(target_has_atomic = "ptr")));
 

@@ -1,6 +1,6 @@
 //! The layout of libwebsockets, as raw functions: for a custom allocator that is instrumented line
-//! by line, as libwebsockets' document describes. `docs/book/reference/annotate.md` in the repository maps its
-//! names to these.
+//! by line, as libwebsockets' document describes. `docs/book/reference/annotate.md` in the
+//! repository maps its names to these.
 //!
 //! ```
 //! use core::ptr;
@@ -168,7 +168,7 @@ const fn prefix_bytes(blob_bytes: usize, alignment: usize) -> usize {
     (blob_bytes.next_multiple_of(WORD_BYTES) + NODE_BYTES).next_multiple_of(alignment)
 }
 
-/// Writes the prefix to the start of an allocation and appends the block to its list; returns the
+/// Writes the prefix to the start of an allocation and appends the block to its list. Returns the
 /// user's address.
 ///
 /// # Safety
@@ -294,8 +294,8 @@ pub unsafe fn trim(owner: *mut Owner, user: *mut u8, alignment: usize) -> Trimme
 ///
 /// `node` is the node of a block.
 pub(crate) unsafe fn blob_before<'a>(node: *const Node) -> &'a [u8] {
-    // SAFETY: the caller promises the node of a block, in front of which are the length and as many
-    // bytes.
+    // SAFETY: the caller promises the node of a block. The length and as many bytes lie in front of
+    // it.
     unsafe {
         let end = node.cast::<u8>();
         let length = u16::from_be_bytes([*end.sub(2), *end.sub(1)]);
@@ -323,7 +323,7 @@ pub unsafe fn parse(user: *const u8) -> Result<Backtrace, LwsError> {
     decode(unsafe { blob_before(node_of(user.cast_mut())) })
 }
 
-/// Returns the bits of the program behind the size of a live block, if the blob has that many: see
+/// Returns the bits of the program behind the size of a live block, if the blob has that many. See
 /// [`UserBits`](crate::UserBits).
 ///
 /// # Safety

@@ -35,9 +35,9 @@ pub trait CallStack {
         StackReference::None
     }
 
-    /// Returns a number that identifies these addresses as long as the program runs, and a cache of
-    /// compressed backtraces, so that the lws layout compresses each stack once. `None` if stacks
-    /// have no such numbers.
+    /// Returns a number that identifies these addresses as long as the program runs, and a cache.
+    /// The cache holds compressed backtraces, so that the lws layout compresses each stack once.
+    /// `None` if stacks have no such numbers.
     fn numbered(&self) -> Option<(u32, &'static CompressedStacks)> {
         None
     }

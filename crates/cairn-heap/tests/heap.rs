@@ -1,4 +1,5 @@
-//! Heaps under load: whatever happens, every block keeps its content, its alignment, and what is said of it.
+//! Heaps under load: whatever happens, every block keeps its content, its alignment, and what is
+//! said of it.
 
 #![allow(clippy::print_stdout, reason = "a test says what its random numbers began with")]
 
@@ -108,7 +109,7 @@ unsafe impl Backend for Sharded {
     }
 }
 
-/// What a block says of its stack, read from the memory in front of it.
+/// The stack in a block's annotation, read from the memory in front of the block.
 fn stated(heap: &TestHeap, block: &Expected) -> (usize, Vec<usize>) {
     let user = block.user as *const u8;
     let mut addresses = [0; 97];
@@ -137,7 +138,7 @@ fn stated(heap: &TestHeap, block: &Expected) -> (usize, Vec<usize>) {
     }
 }
 
-/// So many operations of one thread, some on blocks that other threads left in `shared`.
+/// Runs `operations` operations of one thread, some on blocks that other threads left in `shared`.
 fn work(heap: &TestHeap, seed: u64, operations: usize, shared: &Mutex<Vec<Expected>>, wrong: &AtomicUsize) {
     THREAD.set(seed as usize);
     let mut random = Random(seed);
@@ -270,7 +271,7 @@ mod poor {
     }
 
     unsafe fn libc_malloc(size: usize) -> *mut u8 {
-        // SAFETY: of a size that is not zero, and a good alignment; the size is kept in front.
+        // SAFETY: the size is not zero, the alignment is valid, and the size is stored in front.
         unsafe {
             let layout = std::alloc::Layout::from_size_align_unchecked(size + 16, 16);
             let block = std::alloc::alloc(layout);
@@ -491,7 +492,8 @@ fn foreign_blocks_are_passed_on() {
                 .iter_mut()
                 .for_each(|word| *word = if round % 2 == 0 { random.next() } else { word.wrapping_add(1) });
             let user = memory[64 + random.below(400)..].as_mut_ptr().cast::<u8>();
-            // SAFETY: there is memory in front of it, and this backend takes foreign blocks without doing anything.
+            // SAFETY: there is memory in front of it, and this backend takes foreign blocks without
+            // doing anything.
             unsafe {
                 assert_eq!(heap.size_of(user), None);
                 heap.release(user, 1);

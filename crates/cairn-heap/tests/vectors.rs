@@ -1,4 +1,5 @@
-//! The conformance vectors of the two older layouts: what this crate puts in front of a block is what their references do.
+//! The conformance vectors of the two older layouts: what this crate puts in front of a block is
+//! what their references do.
 
 use std::path::PathBuf;
 
@@ -109,8 +110,8 @@ fn stacks_are_snipped_as_in_libwebsockets() {
         let user = heap.allocate(5, 1, false, numbers(&case["unwound"]).as_slice());
         // SAFETY: the block from above.
         let backtrace = unsafe { lws::parse(user) }.unwrap();
-        let kept: Vec<usize> = backtrace.addresses.iter().map(|address| address.value() as usize).collect();
-        assert_eq!(kept, numbers(&case["addresses"]), "{}", case["id"]);
+        let stored: Vec<usize> = backtrace.addresses.iter().map(|address| address.value() as usize).collect();
+        assert_eq!(stored, numbers(&case["addresses"]), "{}", case["id"]);
         // SAFETY: the same.
         unsafe { heap.release(user, 1) };
         checked += 1;
@@ -159,7 +160,8 @@ fn heapprof_images_are_walked() {
     assert!(WORD_BITS != 64 || found_blocks > 20, "only {found_blocks} blocks");
 }
 
-/// A heap of the reference, read back: the same sizes and callers allocated here give the same bytes.
+/// A heap of the reference, read back: the same sizes and callers allocated here give the same
+/// bytes.
 #[test]
 fn heapprof_blocks_are_written_as_by_the_reference() {
     let mut checked = 0;

@@ -173,8 +173,8 @@ fn is_ready() -> bool {
 entry! { 1 malloc => on_malloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `malloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `malloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(malloc: OfSize, or no_memory());
@@ -187,8 +187,8 @@ unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block 
 entry! { 2 calloc => on_calloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `calloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `calloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(calloc: OfTwo, or no_memory());
@@ -202,8 +202,8 @@ unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: 
 entry! { 2 realloc => on_realloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `realloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `realloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
@@ -212,8 +212,8 @@ unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u
 entry! { 3 reallocarray => on_reallocarray }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `reallocarray`; `pc`, `sp` and `fp` are registers of
-/// the caller, which waits for this function.
+/// The arguments are valid for the C library's `reallocarray`. The registers `pc`, `sp` and `fp`
+/// belong to the caller, which waits for this function.
 unsafe extern "C" fn on_reallocarray(
     old: Block,
     count: usize,
@@ -261,8 +261,8 @@ fn aligned(alignment: usize, size: usize, site: CallSite) -> Block {
 entry! { 2 memalign => on_memalign }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `memalign`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `memalign`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_memalign(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(memalign: OfTwo, or no_memory());
@@ -275,8 +275,8 @@ unsafe extern "C" fn on_memalign(alignment: usize, size: usize, pc: u64, sp: u64
 entry! { 2 aligned_alloc => on_aligned_alloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `aligned_alloc`; `pc`, `sp` and `fp` are registers
-/// of the caller, which waits for this function.
+/// The arguments are valid for the C library's `aligned_alloc`. The registers `pc`, `sp` and `fp`
+/// belong to the caller, which waits for this function.
 unsafe extern "C" fn on_aligned_alloc(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(aligned_alloc: OfTwo, or no_memory());
@@ -289,8 +289,8 @@ unsafe extern "C" fn on_aligned_alloc(alignment: usize, size: usize, pc: u64, sp
 entry! { 3 posix_memalign => on_posix_memalign }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `posix_memalign`; `pc`, `sp` and `fp` are registers
-/// of the caller, which waits for this function.
+/// The arguments are valid for the C library's `posix_memalign`. The registers `pc`, `sp` and `fp`
+/// belong to the caller, which waits for this function.
 unsafe extern "C" fn on_posix_memalign(
     place: *mut Block,
     alignment: usize,
@@ -321,8 +321,8 @@ unsafe extern "C" fn on_posix_memalign(
 entry! { 1 valloc => on_valloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `valloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `valloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(valloc: OfSize, or no_memory());
@@ -335,8 +335,8 @@ unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block 
 entry! { 1 pvalloc => on_pvalloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `pvalloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `pvalloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(pvalloc: OfSize, or no_memory());

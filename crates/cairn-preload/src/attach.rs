@@ -42,11 +42,11 @@ struct Hook {
     name: &'static CStr,
     own: u64,
     real: u64,
-    /// The C library's own definition, if the program's calls reach that of another module;
-    /// otherwise `real`.
+    /// The C library's own definition if the program's calls reach another module's; otherwise
+    /// `real`.
     library: u64,
-    /// Its entry in the symbol table of the defining module, and the bias of that module; null when
-    /// it cannot bind later modules.
+    /// The hook's entry in the symbol table of the defining module, and the bias of that module.
+    /// The entry is null when it cannot bind later modules.
     symbol: *const Symbol,
     bias: u64,
     is_mapping: bool,
@@ -74,8 +74,8 @@ static ARE_KNOWN: AtomicBool = AtomicBool::new(false);
 /// True when modules were loaded that were not searched for slots yet.
 static HAS_LOADED: AtomicBool = AtomicBool::new(false);
 static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
-/// True when modules that are loaded later have to be changed themselves, because not every symbol
-/// could be changed.
+/// True when modules that are loaded later must be changed themselves. Then not every symbol could
+/// be changed.
 static MUST_FOLLOW: AtomicBool = AtomicBool::new(false);
 /// True when the symbols were changed for modules that are opened with `RTLD_DEEPBIND`.
 static IS_DEEP: AtomicBool = AtomicBool::new(false);
@@ -95,11 +95,11 @@ pub struct Shared {
     has_memory: AtomicU64,
     /// Process and thread that change modules; 0 for none.
     worker: AtomicU64,
-    /// The stack pointer of the resolver's frame while work is done under the loader's lock: see
+    /// The stack pointer of the resolver's frame while work is done under the loader's lock. See
     /// `cairn_recover`.
     recovery: AtomicU64,
-    /// The stack that `cairn` has mapped for its calls, and its size; zeros between calls, unless
-    /// `cairn` was killed.
+    /// The stack that `cairn` has mapped for its calls, and its size. Both are zero between calls,
+    /// unless `cairn` was killed.
     stack: [AtomicU64; 2],
 }
 
@@ -221,8 +221,8 @@ fn note_memory() {
     cairn_shared.has_memory.store(recorder::has_ended_memory().into(), Ordering::Release);
 }
 
-/// Binds newly loaded modules, if the symbols could not bind them. Of threads that load at once,
-/// one does it, and repeats it when others have loaded meanwhile.
+/// Binds newly loaded modules, if the symbols could not bind them. When several threads load at
+/// once, one of them does it, and repeats it when others have loaded meanwhile.
 pub(crate) fn after_load() {
     let is_wanted = IS_ATTACHED.load(Ordering::Acquire) && MUST_FOLLOW.load(Ordering::Relaxed)
         || IS_DEEP.load(Ordering::Relaxed);
@@ -242,7 +242,7 @@ pub(crate) fn after_load() {
     }
 }
 
-/// Prepares a `dlopen` with `RTLD_DEEPBIND`, whose module searches its own dependencies first, and
+/// Prepares a `dlopen` with `RTLD_DEEPBIND`. Its module searches its own dependencies first, and
 /// finds the C library's functions before the hooks. Changed symbols of the C library lead it to
 /// the hooks.
 pub(crate) fn before_deep_open() {
@@ -258,7 +258,7 @@ pub(crate) fn before_deep_open() {
     }
 }
 
-/// Returns the real function behind the hook `name` if modules were changed, whose tables lead to
+/// Returns the real function behind the hook `name` if modules were changed. Their tables lead to
 /// the hook itself.
 pub(crate) fn real_behind(name: &CStr) -> Option<*mut c_void> {
     if !ARE_KNOWN.load(Ordering::Acquire) {
@@ -298,7 +298,7 @@ impl Work {
         let Some(look_up) = next::library_dlsym() else { return false };
         IS_DONE.store(false, Ordering::Relaxed);
         TASK.store(task as u32, Ordering::SeqCst);
-        // SAFETY: the C library's `dlsym`; without a handle it looks where calls of this library
+        // SAFETY: the C library's `dlsym`; without a handle it searches where calls of this library
         // lead.
         unsafe { look_up(core::ptr::null_mut(), c"cairn_locked".as_ptr()) };
         TASK.store(Task::None as u32, Ordering::SeqCst);
@@ -333,8 +333,8 @@ enum Task {
 static TASK: AtomicU32 = AtomicU32::new(Task::None as u32);
 static IS_DONE: AtomicBool = AtomicBool::new(false);
 
-/// Does the task, on behalf of the resolver `cairn_locked`: the caller is the loader, which holds
-/// its lock. Without a task, as when the program looks that symbol up, it does nothing. `frame` is
+/// Does the task, on behalf of the resolver `cairn_locked`. The caller is the loader, which holds
+/// its lock. Without a task, as when the program searches that symbol, it does nothing. `frame` is
 /// the resolver's stack pointer.
 pub(crate) extern "C" fn do_task(frame: u64) {
     let task = TASK.swap(Task::None as u32, Ordering::SeqCst);
@@ -450,7 +450,7 @@ impl Hook {
     }
 }
 
-/// Changes the symbols, before the slots: a slot that is bound lazily meanwhile is bound to the
+/// Changes the symbols, before the slots. A slot that is bound lazily meanwhile is bound to the
 /// hook, or is overwritten.
 fn change_symbols(hooks: &Hooks, direction: Direction) {
     if direction == Direction::In {

@@ -32,8 +32,8 @@ pub(crate) fn is_inside() -> bool {
     stack_pointer() < mark()
 }
 
-/// Enters an allocator from a frame whose stack pointer is `sp`; nothing when this thread is inside
-/// one already.
+/// Enters an allocator from a frame whose stack pointer is `sp`. It does nothing when this thread
+/// is inside one already.
 #[cfg(feature = "allocators")]
 pub(crate) fn enter(sp: u64) {
     if !is_inside() {
@@ -51,8 +51,7 @@ pub(crate) fn leave(sp: u64) -> bool {
     was_outermost
 }
 
-/// Calls `call`, and then `note` with what it returns, unless this thread is inside an allocator
-/// already.
+/// Calls `call`, and then `note` with its result. Inside an allocator, it does not call `note`.
 #[inline(never)]
 pub(crate) fn outermost<R: Copy>(call: impl FnOnce() -> R, note: impl FnOnce(R)) -> R {
     if is_inside() {

@@ -167,15 +167,14 @@ impl Module {
             // its arguments describe the processor.
             let resolve: unsafe extern "C" fn(u64, *const c_void) -> *mut c_void =
                 unsafe { core::mem::transmute(address) };
-            // SAFETY: as the loader does. Of a processor that has nothing special it is the plain
+            // SAFETY: as the loader does. On a processor without special features, it is the plain
             // one, which always works.
             return Some(unsafe { resolve(0, ptr::null()) });
         }
         Some(address)
     }
 
-    /// Returns the entry of the function `name` in the symbol table, if the module exports its
-    /// default version.
+    /// Returns the symbol table entry of the function `name`, if its default version is exported.
     ///
     /// # Safety
     ///
@@ -301,8 +300,8 @@ unsafe fn candidates<T>(
     None
 }
 
-/// Result of [`own_map`], which searches once, in the constructor or before it, when the list
-/// cannot change.
+/// Result of [`own_map`], which searches once. It does so in the constructor or before it, when the
+/// list cannot change.
 static OWN_MAP: AtomicPtr<LinkMap> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns this library's entry in the loader's list.
@@ -346,14 +345,14 @@ pub(crate) fn own_module() -> Option<Module> {
     own_map().map(|map| unsafe { Module::of(map) })
 }
 
-/// Returns true when nothing was loaded after this library, as in a program that loads it while
-/// running: after a preloaded library comes the C library.
+/// Returns true when nothing was loaded after this library. This is so in a program that loads it
+/// while running: after a preloaded library comes the C library.
 pub(crate) fn is_last() -> bool {
     own_map().is_some_and(|map| map.next.is_null())
 }
 
-/// Returns the definition of `name` that the program's calls reach: its address, and its entry in a
-/// symbol table if it can be found.
+/// Returns the definition of `name` that the program's calls reach. It has the address, and the
+/// entry in a symbol table if it can be found.
 pub(crate) fn reached(name: &CStr) -> Option<(*mut c_void, Option<(*const Symbol, u64)>)> {
     let (address, map) = find(name)?;
     // SAFETY: a loaded module.
@@ -499,7 +498,7 @@ pub(crate) fn is_foreign() -> bool {
 /// True after all functions were looked up.
 static IS_RESOLVED: AtomicBool = AtomicBool::new(false);
 
-/// Looks all functions up, once. Two threads that do so at once write the same words.
+/// Finds all functions, once. Two threads that do so at once write the same words.
 #[cold]
 pub(crate) fn resolve() {
     if !IS_RESOLVED.load(Ordering::Acquire) {

@@ -67,8 +67,8 @@ pub(crate) fn allocated(address: u64, size: u64, site: CallSite) {
     unsafe { heap::allocated(address, size, site) }
 }
 
-/// Records as [`allocated`] does, for rarely used hooks: a capture is a kilobyte of code, which
-/// they share.
+/// Records as [`allocated`] does, for rarely used hooks. They share one capture, which is a
+/// kilobyte of code.
 #[inline(never)]
 pub(crate) fn allocated_rarely(address: u64, size: u64, site: CallSite) {
     allocated(address, size, site);

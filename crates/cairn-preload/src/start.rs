@@ -169,7 +169,7 @@ fn record_in(
     Err(())
 }
 
-/// Returns the first name of the pattern that no file has: a process has a file for each program
+/// Returns the first name of the pattern that no file has. A process has a file for each program
 /// that it executes.
 fn output_path(
     path: &mut Text<PATH_BYTES>,
@@ -246,10 +246,10 @@ enum Voice {
     OnlyToCommand,
 }
 
-/// Appends a line to the file that `cairn heap` reads: what happened, the process, why, and the
-/// path, with a NUL at the end. Without such a file, only a failure is reported, on standard error,
-/// before the program begins. A file that cannot be written is ignored: the command notices by
-/// itself that its program does not record.
+/// Appends a line to the file that `cairn heap` reads. The line has what happened, the process,
+/// why, and the path, with a NUL at the end. Without such a file, only a failure is reported, on
+/// standard error, before the program begins. A file that cannot be written is ignored: the command
+/// notices by itself that its program does not record.
 fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8], voice: Voice) {
     let Workspace { path, announcements: place, line, .. } = room;
     let path = path.as_bytes();
@@ -273,7 +273,7 @@ fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8]
     }
 }
 
-/// Announces by the target of a symbolic link where no file may grow (`ulimit -f`): a link has no
+/// Announces by the target of a symbolic link where no file may grow (`ulimit -f`). A link has no
 /// content.
 fn announce_by_link(place: &mut Text<PATH_BYTES>, line: &[u8]) {
     // A process has a link for each program that it executes.
@@ -328,7 +328,7 @@ pub(crate) fn variables_for_children() -> Option<OwnVariables> {
 }
 
 fn own_variables() -> OwnVariables {
-    // A start makes system calls, one of which may end a program in a sandbox.
+    // A start makes system calls, and each may end a program in a sandbox.
     let is_wanted = !recorder::forbids_system_calls();
     OwnVariables { is_wanted, options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }

@@ -73,7 +73,7 @@ pub(crate) fn wait_to_be_stopped(seconds: i64) {
     let _ = unsafe { call(libc::SYS_rt_sigtimedwait, arguments) };
 }
 
-/// Returns whether the 4 bytes at `place` are writable, without changing them: the kernel writes
+/// Returns whether the 4 bytes at `place` are writable, without changing them. The kernel writes
 /// their own value in one atomic step, and returns an error where a store would end the program.
 pub(crate) fn is_writable(place: u64) -> Result<bool, Error> {
     /// `FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)`: or with nothing.
@@ -123,8 +123,8 @@ impl ReadOnly {
         Self { descriptor: descriptor as usize, is_own: false }
     }
 
-    /// Returns true for a program with more rights than its caller: set-user-ID, set-group-ID, or
-    /// with capabilities.
+    /// Returns true for a program with more rights than its caller. Such a program is set-user-ID,
+    /// set-group-ID, or has capabilities.
     pub(crate) fn raises_rights(&self) -> bool {
         let name = c"security.capability";
         let arguments = [self.descriptor, name.as_ptr() as usize, 0, 0, 0, 0];
@@ -163,8 +163,8 @@ pub(crate) fn raises_rights_at(directory: c_int, path: &CStr, flags: c_int) -> b
     is_known && mode & libc::S_IFMT == libc::S_IFREG && mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }
 
-/// Returns true when this process has more rights than its caller, whose environment must not
-/// direct it.
+/// Returns true when this process has more rights than its caller. The caller's environment must
+/// not direct it then.
 pub(crate) fn has_raised_rights() -> bool {
     // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
@@ -177,8 +177,8 @@ pub(crate) fn may_execute(path: &CStr) -> bool {
     unsafe { call(libc::SYS_faccessat, arguments) }.is_ok()
 }
 
-/// Returns false when the file does not exist or is not readable for the real user, without
-/// capabilities, which usually end with `exec`.
+/// Returns false when the file does not exist or is not readable for the real user. Capabilities do
+/// not count, because they usually end with `exec`.
 pub(crate) fn is_reachable(path: &CStr) -> bool {
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::R_OK as usize, 0, 0, 0];
     // SAFETY: a path with a NUL.
@@ -210,8 +210,8 @@ fn write(file: usize, bytes: &[u8]) -> Result<(), Error> {
     unsafe { call(libc::SYS_write, [file, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }.map(|_| ())
 }
 
-/// Returns false under a limit of the file size at which the write may raise SIGXFSZ, which ends a
-/// program.
+/// Returns false under a limit of the file size at which the write may raise SIGXFSZ. That signal
+/// ends a program.
 fn may_write(file: usize, bytes: usize) -> bool {
     /// Bytes that other processes may write to the file meanwhile.
     const SLACK_BYTES: u64 = 4096;

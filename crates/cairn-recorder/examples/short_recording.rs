@@ -1,5 +1,6 @@
-//! Two marks some 0.3 ms apart, and an end that the recorder is not asked for: `short_recording return|exit|quit|kill`.
-//! Prints the monotonic clock in nanoseconds before and after each mark, as `fixtures/programs/heap/short.c` does.
+//! Two marks some 0.3 ms apart, and an end that the recorder is not asked for: `short_recording
+//! return|exit|quit|kill`. Prints the monotonic clock in nanoseconds before and after each mark, as
+//! `fixtures/programs/heap/short.c` does.
 
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 

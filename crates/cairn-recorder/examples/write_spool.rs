@@ -1,4 +1,5 @@
-//! Writes a spool of made-up heap events and marks of several threads: `write_spool PATH [EVENTS [THREADS]]`.
+//! Writes a spool of made-up heap events and marks of several threads: `write_spool PATH [EVENTS
+//! [THREADS]]`.
 
 #![allow(clippy::print_stderr, reason = "a program for the terminal")]
 
@@ -32,7 +33,7 @@ fn main() {
     stop(EndReason::Exit);
 }
 
-/// Of each thread at a time: a long run takes no more memory than a short one.
+/// It handles one thread at a time: a long run takes no more memory than a short one.
 const MOST_BLOCKS: usize = 1000;
 
 /// Allocates, moves and frees blocks of all sizes, at several depths of the stack.

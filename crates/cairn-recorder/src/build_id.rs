@@ -7,9 +7,9 @@ pub(crate) const BUILD_ID_BYTES: usize = 64;
 
 /// Returns the build id of a module.
 ///
-/// The loader treats a module with holes between its segments as several ones, of which only the
-/// first has the ELF header. For the others, the header lies where the file's address 0 is mapped,
-/// or, in a program at fixed addresses, at the start of the page of the program headers.
+/// The loader treats a module with holes between its segments as several ones. Only the first has
+/// the ELF header. For the others, the header lies where the file's address 0 is mapped, or, in a
+/// program at fixed addresses, at the start of the page of the program headers.
 pub(crate) fn of_module<'a>(module: &LoadedModule, is_program: bool, into: &'a mut [u8]) -> &'a [u8] {
     let first = if is_program && module.bias == 0 {
         // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.

@@ -1,7 +1,8 @@
 //! The body of a naked function that passes its caller's registers on to a Rust function.
 
-/// Jumps to `$hook` with the arguments of the surrounding naked function, and the caller's
-/// registers behind them: return address, stack pointer after the return, frame pointer.
+/// Jumps to `$hook` with the arguments of the surrounding naked function and the call site. The
+/// caller's registers lie behind the arguments: return address, stack pointer after the return,
+/// frame pointer.
 ///
 /// The first argument is the number of arguments in integer registers, 1 to 3; floating-point
 /// arguments pass through unchanged. `$hook` is an `extern "C"` function that takes three `u64`
@@ -45,8 +46,8 @@ macro_rules! jump_with_call_site {
     };
 }
 
-/// Jumps to `$hook` with the arguments of the surrounding naked function, and the caller's
-/// registers behind them; the documentation for x86-64 has the details.
+/// Jumps to `$hook` with the arguments of the surrounding naked function and the call site. The
+/// caller's registers lie behind the arguments; the documentation for x86-64 has the details.
 #[cfg(target_arch = "aarch64")]
 #[macro_export]
 macro_rules! jump_with_call_site {

@@ -47,7 +47,7 @@ impl Chooser {
         self.number.store(number.into(), Ordering::Relaxed);
     }
 
-    /// Counts an allocation of this size and returns true, if it surely is not chosen; false
+    /// Counts an allocation of this size, and returns true if it surely is not chosen. False
     /// decides nothing.
     #[inline(always)]
     pub(crate) fn skips(&self, size_bytes: u64) -> bool {

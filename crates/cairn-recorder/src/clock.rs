@@ -44,8 +44,8 @@ pub(crate) fn stated_hz() -> Option<u64> {
     }
 }
 
-/// Attempts to read the clocks without an interruption between them; 3, because a page fault or a
-/// timer interrupt disturbs one of them and rarely two.
+/// Attempts to read the clocks without an interruption between them; 3, because rarely two fail. A
+/// page fault or a timer interrupt disturbs an attempt.
 const READING_ATTEMPTS: u32 = 3;
 
 /// Reads counter and clocks at one moment. The counter is read on both sides of the monotonic

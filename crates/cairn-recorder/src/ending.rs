@@ -19,8 +19,8 @@ pub fn stop(reason: EndReason) {
     }
 }
 
-/// Ends the recording right before the program forbids itself system calls (seccomp), and makes
-/// none from then on. The recording states why it ended, and counts the events that are not in it.
+/// Ends the recording right before the program forbids itself system calls (seccomp). It makes none
+/// from then on. The recording states why it ended, and counts the events that are not in it.
 ///
 /// A child that is forked afterwards is not recorded, as after
 /// [`forbid_system_calls`](crate::forbid_system_calls).
@@ -105,8 +105,9 @@ pub unsafe fn release_ended() {
     unsafe { cairn_capture::forget_stacks() };
 }
 
-/// Wipes the recorder's memory in a forked child, where [`needs_fork_hook`](crate::needs_fork_hook)
-/// says that the kernel does not: the child's first event then finds that it is in a child.
+/// Wipes the recorder's memory in a forked child where the kernel does not.
+/// [`needs_fork_hook`](crate::needs_fork_hook) reports that. The child's first event then finds
+/// that it is in a child.
 ///
 /// # Safety
 ///
@@ -145,9 +146,9 @@ extern "C" fn note_exit() {
     exiting();
 }
 
-/// Entry of the destructors, which run when the process calls `exit` or returns from `main`, and
-/// not when it is killed or calls `_exit`. A static entry: a list of exit handlers would have to
-/// grow in a signal handler that marks something first.
+/// Entry of the destructors, which run when the process calls `exit` or returns from `main`. They
+/// do not run when it is killed or calls `_exit`. A static entry: a list of exit handlers would
+/// have to grow in a signal handler that marks something first.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = note_exit;

@@ -21,8 +21,8 @@ use cairn_format::recording::{ADDRESS_BITS, EPOCHS, epoch_of};
 /// Entries of a thread's filter: the table of the blocks that it made last.
 pub(crate) const FILTER_ENTRIES: usize = 1 << 12;
 
-/// A counter in a cache line of its own, so that threads which free each other's blocks share a
-/// line only when these blocks share a counter.
+/// A counter in a cache line of its own. Threads which free each other's blocks share a line only
+/// when these blocks share a counter.
 #[repr(align(64))]
 struct Epoch(AtomicU32);
 
@@ -31,8 +31,8 @@ static EPOCH_COUNTERS: [Epoch; EPOCHS] = [const { Epoch(AtomicU32::new(FIRST_EPO
 /// First value of the counters; 2^29, so that no filter entry is 0 until a counter has wrapped.
 const FIRST_EPOCH: u32 = 1 << 29;
 
-/// Value of all counters while a single thread has recorded since the recording began; then 0, for
-/// good.
+/// Value of all counters while a single thread has recorded since the recording began. It is 0 for
+/// good after that.
 ///
 /// It is set to 0 before another thread can see a block whose free depends on it: by a second
 /// thread when it takes a log, before its first event; by a signal handler that interrupts an

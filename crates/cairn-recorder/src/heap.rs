@@ -57,8 +57,8 @@ unsafe fn write(lane: &mut OwnLane, event: impl FnOnce(&mut RecordSink<'_>) -> R
     commit(writer.cursor);
 }
 
-/// Distance of the prefetch, in bytes; 1024, because the parent has read a drained segment, whose
-/// lines take about the time of 1 KiB of events to come from the other processor's cache.
+/// Distance of the prefetch, in bytes; 1024, because a line arrives within about 1 KiB of events.
+/// The parent has read a drained segment, so that its lines come from the other processor's cache.
 const PREFETCH_BYTES: usize = 1024;
 
 /// Prefetches the cache line at `address` for writing; no effect where nothing is mapped.
@@ -110,7 +110,7 @@ pub unsafe fn allocated(address: u64, size_bytes: u64, site: CallSite) {
     record_allocated(address, size_bytes, stack);
 }
 
-/// Returns true when an allocation of this size surely is not recorded: the hook has nothing else
+/// Returns true when an allocation of this size surely is not recorded. The hook has nothing else
 /// to do then. Call it once, and [`allocated`] after the real call if it returns false.
 #[inline(always)]
 #[must_use]
@@ -177,9 +177,9 @@ pub fn freeing(address: u64) {
     freeing_of_size(address, || u64::MAX);
 }
 
-/// Records as [`freeing`] does, where an upper bound of the block's size can be had, such as the
-/// allocator's usable size: small blocks need no stamp then. `most_bytes` is called only for blocks
-/// that this thread has not just made.
+/// Records as [`freeing`] does, where an upper bound of the block's size is available. This may be
+/// the allocator's usable size. Small blocks need no stamp then. `most_bytes` is called only for
+/// blocks that this thread has not just made.
 #[inline(always)]
 pub fn freeing_of_size(address: u64, most_bytes: impl FnOnce() -> u64) {
     if sampling::is_on() && !sampling::forget(address) {
@@ -270,8 +270,8 @@ pub fn moving(old: u64) -> Moving {
     moving
 }
 
-/// Records that the block is now at `address`, with another size: both ends of the reallocation in
-/// one commit.
+/// Records that the block is now at `address`, with another size. Both ends of the reallocation are
+/// in one commit.
 ///
 /// # Safety
 ///

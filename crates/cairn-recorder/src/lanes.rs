@@ -88,8 +88,9 @@ pub(crate) fn append(
     append_at(enter_any(), None, slots, write)
 }
 
-/// As [`append`], for records without stamps: reads the clocks behind the record when they are due
-/// at `counter`. A program that marks and allocates nothing has no other readings of them.
+/// Appends as [`append`] does, for records without stamps. It reads the clocks behind the record
+/// when they are due at `counter`. A program that marks and allocates nothing has no other readings
+/// of them.
 #[inline]
 pub(crate) fn append_with_clocks(
     counter: u64,
@@ -145,8 +146,8 @@ fn append_at(
     }
 }
 
-/// Returns the recorder of this log if it is still the present one: another recording may have
-/// begun since the thread entered, in whose file the log has no place.
+/// Returns the recorder of this log if it is still the present one. Another recording may have
+/// begun since the thread entered, and the log has no place in its file.
 fn recorder_of(log: &ThreadLog) -> Option<&'static Recorder> {
     recorder::current().filter(|recorder| log.generation() == recorder.generation())
 }
@@ -279,17 +280,17 @@ fn reuse(recorder: &'static Recorder, thread: u32) -> Option<UnownedLog> {
     Some(unsafe { UnownedLog::new(log) })
 }
 
-/// Counts of the counter until the clocks are read again: at first about a fifth of a millisecond,
-/// then twice as many each time, up to about a second.
+/// Counts of the counter until the clocks are read again: at first about a fifth of a millisecond.
+/// Each time it is twice as many, up to about a second.
 const FIRST_CLOCK_STEP: u64 = 1 << 19;
 const LAST_CLOCK_STEP: u64 = 1 << 31;
-/// Counts until the thread's name is read again: at first about a microsecond, because a thread is
-/// usually named soon after it began, when it has recorded something already; then twice as many
-/// each time, up to about a second. That makes about ten system calls in its first millisecond.
+/// Counts until the thread's name is read again: at first about a microsecond. A thread is usually
+/// named soon after it began, when it has recorded something already. Each time it is twice as
+/// many, up to about a second. That makes about ten system calls in its first millisecond.
 const FIRST_NAME_STEP: u64 = 1 << 11;
 
 impl OwnLane {
-    /// Writes a stamp in front of the next event, uncommitted, and makes room for the events up to
+    /// Writes a stamp in front of the next event, uncommitted. It makes room for the events up to
     /// the next stamp. Returns false when there is no room; the event is then lost and counted.
     #[inline(always)]
     pub(crate) fn stamp(&mut self) -> bool {
@@ -319,7 +320,7 @@ unsafe fn stamp(log: &'static ThreadLog) -> bool {
         requests::obey(lane.base);
     }
     let ticks = now.wrapping_sub(lane.start_counter) >> STAMP_SHIFT;
-    // SAFETY: the segment has at least `STAMP_BYTES`, of which this record takes the first slot.
+    // SAFETY: the segment has at least `STAMP_BYTES`, and this record takes the first slot.
     unsafe { lane.writer.put(1, |sink| sink.stamp(ticks)) };
     if is_due(lane.due, now) {
         // SAFETY: the segment has `STAMP_BYTES` less that slot.
@@ -412,8 +413,8 @@ impl LaneState {
         result.is_ok()
     }
 
-    /// Writes the thread's name if it has changed; in a ring always, because older records of it
-    /// are overwritten.
+    /// Writes the thread's name if it has changed. In a ring it always does, because older records
+    /// of it are overwritten.
     fn write_name(&mut self, recorder: &Recorder) {
         if recorder.spool.makes_no_calls() {
             return;
@@ -462,8 +463,8 @@ const ALLOCATION_BYTES: usize = 16;
 /// them.
 const LONGEST_INTERVAL: u32 = 64;
 
-/// Notes that the calling thread records nothing more, so that the next thread can have its log
-/// without a system call. The call is optional: a thread that has ended is noticed without it.
+/// Notes that the calling thread records nothing more. The next thread can have its log without a
+/// system call. The call is optional: a thread that has ended is noticed without it.
 pub fn thread_ended() {
     let Some(recorder) = requests::recording() else { return };
     let Some(mut own) = enter() else { return };

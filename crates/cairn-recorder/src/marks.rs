@@ -24,7 +24,7 @@ pub fn mark_value(text: &str, value: MarkValue) {
     mark_stack(capture(), 0, value, text.as_bytes());
 }
 
-/// Marks this moment with the stack that a signal interrupted; `context` is the third argument of
+/// Marks this moment with the stack that a signal interrupted. `context` is the third argument of
 /// the signal's handler.
 ///
 /// # Safety

@@ -24,8 +24,8 @@ use crate::spool::PATH_BYTES;
 use crate::tables::TableWriter;
 use crate::writer::LONGEST_SLOTS;
 
-/// Returns the number of the module around an address on a stack, which is written first if it is
-/// unknown; 0 for none.
+/// Returns the number of the module around an address on a stack, or 0 for none. An unknown module
+/// is written first.
 pub(crate) fn number_of(
     table: &ModuleTable,
     identity: ModuleIdentity,
@@ -189,7 +189,7 @@ fn write_in(
     }
 }
 
-/// Returns the path of a module whose name in the loader is given: the name of the program itself
+/// Returns the path of a module whose name in the loader is given. The name of the program itself
 /// is empty, and that of a library opened by a relative path is relative.
 fn path<'a>(name: &[u8], module: &LoadedModule, into: &'a mut [u8]) -> &'a [u8] {
     if name.is_empty() {
@@ -366,7 +366,7 @@ struct ListedModule {
     next: *const ListedModule,
 }
 
-/// Returns the loader's interface for debuggers, which lists all modules; an entry of the program's
+/// Returns the loader's interface for debuggers, which lists all modules. An entry of the program's
 /// dynamic section leads there.
 fn debugger_interface() -> *const Namespace {
     const DT_DEBUG: u64 = 21;

@@ -40,8 +40,8 @@ fn answer(result: c_long) -> Result<usize, Errno> {
     Ok(result as usize)
 }
 
-/// Returns true when this process has more rights than its caller, as a set-user-ID program does:
-/// the caller's environment and working directory must not direct it.
+/// Returns true when this process has more rights than its caller, as a set-user-ID program does.
+/// The caller's environment and working directory must not direct it.
 pub(crate) fn has_raised_rights() -> bool {
     // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
@@ -178,8 +178,8 @@ impl File {
         Ok(())
     }
 
-    /// Maps the first `bytes` of the file, shared, readable and writable, at a multiple of
-    /// `alignment` in a zone; returns the address.
+    /// Maps the first `bytes` of the file, shared, readable and writable. The mapping lies at a
+    /// multiple of `alignment` in a zone. Returns the address.
     pub(crate) fn map(&self, bytes: usize, alignment: usize, zone: &Zone) -> Result<usize, Errno> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let map_at = |at: usize, flags: c_int| {
@@ -225,8 +225,8 @@ pub(crate) fn zeroed_apart(bytes: usize, zone: &Zone) -> Result<usize, Errno> {
     place(bytes, zone, |hint| anonymous(hint, bytes, libc::PROT_READ | libc::PROT_WRITE, 0))
 }
 
-/// A part of the address space far below the place that the kernel chooses for new mappings, which
-/// these therefore reach late.
+/// A part of the address space far below the place that the kernel chooses for new mappings. They
+/// therefore reach it late.
 pub(crate) struct Zone {
     /// Distance below the place that the kernel chooses.
     pub(crate) from: usize,
@@ -244,8 +244,9 @@ impl Zone {
     }
 }
 
-/// Maps `bytes` in the zone, or in a smaller zone of a smaller address space, or at the place that
-/// the kernel chooses. `map` takes an address as a hint, which the kernel ignores if it is in use.
+/// Maps `bytes` in the zone, or elsewhere. Elsewhere is a smaller zone of a smaller address space,
+/// or the place that the kernel chooses. `map` takes an address as a hint, which the kernel ignores
+/// if it is in use.
 fn place(bytes: usize, zone: &Zone, map: impl Fn(usize) -> Result<usize, Errno>) -> Result<usize, Errno> {
     const TRIES: u32 = 8;
     let near = map(0)?;
@@ -350,7 +351,7 @@ pub(crate) fn wipe_on_fork(at: usize, bytes: usize) -> Result<(), Errno> {
     answer(unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_WIPEONFORK) }).map(drop)
 }
 
-/// Returns true when `madvise` succeeds without effect, as under qemu 7 in user mode: the real
+/// Returns true when `madvise` succeeds without effect, as under qemu 7 in user mode. The real
 /// kernel refuses to wipe shared memory, as the page at `shared` is.
 pub(crate) fn ignores_advice(shared: usize) -> bool {
     const PAGE_BYTES: usize = 1 << 16;

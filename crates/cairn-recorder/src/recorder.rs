@@ -120,8 +120,8 @@ impl Recorder {
         unsafe { &*at }
     }
 
-    /// Publishes the ranges of the recorder's own memory, if they have changed, so that the parent
-    /// can tell how much of the resident memory is the program's.
+    /// Publishes the ranges of the recorder's own memory, if they have changed. The parent needs
+    /// them to find how much of the resident memory is the program's.
     pub(crate) fn publish_own_memory(&self) {
         let end = self.extent.end();
         // Both terms only grow, so that the sum changes with each of them.
@@ -225,7 +225,7 @@ impl Recorder {
         self.logs_limit.fetch_min(wanted, Ordering::Relaxed);
     }
 
-    /// Returns a few of the logs, other ones at each call: a process of many threads must not
+    /// Returns a few of the logs, other ones at each call. A process of many threads must not
     /// search all of them whenever a thread begins.
     pub(crate) fn sample_logs(&self) -> impl Iterator<Item = &'static ThreadLog> {
         const SAMPLE: u32 = 8;
@@ -286,8 +286,8 @@ impl Recorder {
         let _ = word.compare_exchange(0, cause.to_word(), order, Ordering::Relaxed);
     }
 
-    /// Counts an event that was not written as lost, unless recording has just ended or paused:
-    /// then it is not an event of the recording.
+    /// Counts an event that was not written as lost, unless recording has just ended or paused. In
+    /// that case it is not an event of the recording.
     #[cold]
     pub(crate) fn miss_event(&self) {
         if RECORDING.load(Ordering::Acquire) == self.generation()
@@ -391,7 +391,7 @@ pub(crate) fn is_first_child_start() -> bool {
     !HAS_STARTED_CHILD.swap(true, Ordering::AcqRel)
 }
 
-/// Leaves the parent's recording in a forked child: nothing is recorded, and stray writes to the
+/// Leaves the parent's recording in a forked child. Nothing is recorded, and stray writes to the
 /// parent's file go to private memory. One thread does it; others wait for it, except for a signal
 /// handler that has interrupted it.
 #[cold]
@@ -470,7 +470,7 @@ fn leave_start() {
     }
 }
 
-/// Returns true when a forked child cannot find out by itself that it is one: some emulators accept
+/// Returns true when a forked child cannot find out by itself that it is one. Some emulators accept
 /// the request to wipe memory and ignore it. Call [`wipe_in_child`](crate::wipe_in_child) then in
 /// each child that `fork` makes.
 #[must_use]
@@ -486,8 +486,8 @@ pub fn needs_fork_hook() -> bool {
 pub(crate) unsafe fn wipe() {
     if let Some(bytes) = published().map(Recorder::used_bytes) {
         let at = RECORDER.load(Ordering::Acquire);
-        // SAFETY: `bytes` bytes of the mapping are in use; the caller promises that no other thread runs, and
-        // this one holds no reference into it. Memory behind them was never touched.
+        // SAFETY: `bytes` bytes of the mapping are in use; the caller promises that no other thread
+        // runs, and this one holds no reference into it. Memory behind them was never touched.
         unsafe { at.cast::<u8>().write_bytes(0, bytes) };
     }
 }

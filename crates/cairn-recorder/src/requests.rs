@@ -135,7 +135,7 @@ pub(crate) fn obey(base: usize) {
     }
 }
 
-/// Limits the recorder's use of the address space, because the program is about to limit its own to
+/// Limits the recorder's use of the address space. The program is about to limit its own to
 /// `limit_bytes`, or to lock all of it in memory. The recording may end earlier by it.
 pub fn limit_room(limit_bytes: u64) {
     if mode::forbids_calls() {
@@ -180,8 +180,8 @@ pub fn forked_child() {
     let _ = current();
 }
 
-/// Notes the number of function pointers in modules that bypass the hooks of a preloaded library:
-/// calls through them are not in the recording.
+/// Notes the number of function pointers in modules that bypass the hooks of a preloaded library.
+/// Calls through them are not in the recording.
 pub fn note_bypassing_slots(count: u64) {
     if let Some(recorder) = current() {
         recorder.spool.word(control::PASSING_SLOTS).fetch_max(count, Ordering::Relaxed);

@@ -26,8 +26,8 @@ static TABLE: AtomicPtr<SampledBlocks> = AtomicPtr::new(core::ptr::null_mut());
 /// Number of recorded addresses for each counter. A counter that reaches its maximum stays there.
 static COUNTERS: [AtomicU8; 1 << COUNTER_BITS] = [const { AtomicU8::new(0) }; 1 << COUNTER_BITS];
 const COUNTER_BITS: u32 = 14;
-/// Low bits of an address that do not select the counter; 10, because neighbours are often freed
-/// together, and share a cache line of counters then.
+/// Low bits of an address that do not select the counter; 10, to group the counters of neighbours.
+/// Neighbours are often freed together, and share a cache line of counters then.
 const GRANULE_BITS: u32 = 10;
 
 const GROUP_BITS: u32 = 15;
@@ -69,9 +69,9 @@ pub(crate) fn wipe_in_child() {
     }
 }
 
-/// Counts an allocation of this size that the calling thread is about to make, and returns true, if
-/// it surely is not chosen; false decides nothing. An allocation that fails is counted too, which
-/// picks other bytes with the same probability.
+/// Counts an allocation that the calling thread is about to make. Returns true if it surely is not
+/// chosen; false decides nothing. An allocation that fails is counted too, which picks other bytes
+/// with the same probability.
 #[inline(always)]
 pub(crate) fn skips(size_bytes: u64) -> bool {
     is_on() && current_log().is_some_and(|log| log.chooser.skips(size_bytes))

@@ -6,17 +6,20 @@
 //! ```
 //!
 //! A *segment* is a piece of 64 KiB. The window, the mapping of the file, grows in place
-//! ([`Extent`]), and only as far as the file has storage (`BACKED_SEGMENTS`): a full disk is an error
-//! when the file is extended, and never a SIGBUS. The window takes no more of the address space
-//! than is recorded, because programs read how much they have mapped and set limits by it. All of
-//! it is readable, for code that reads all mapped memory (leak checkers, `mlockall`). No descriptor
-//! stays open, because programs close and reuse descriptors that they did not open: to extend the
-//! file it is opened, compared with the original one, and closed. Extending the window needs no
-//! descriptor.
+//! ([`Extent`]), and only as far as the file has storage (`BACKED_SEGMENTS`): a full disk is an
+//! error when the file is extended, and never a SIGBUS. The window takes no more of the address
+//! space than is recorded, because programs read how much they have mapped and set limits by it.
+//! All of it is readable, for code that reads all mapped memory (leak checkers, `mlockall`). No
+//! descriptor stays open, because programs close and reuse descriptors that they did not open: to
+//! extend the file it is opened, compared with the original one, and closed. Extending the window
+//! needs no descriptor.
 //!
 //! Claiming a segment takes no lock. It comes from the ring of those that `cairn` has drained, or
 //! else from the end of the file. In a recording that keeps its last part only, event segments come
 //! from a fixed set instead, oldest first.
+//!
+//! Long because the lock-free claim, the growth of the file and the ring change the same control
+//! words, whose order of writes is only correct as a whole.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -70,8 +73,8 @@ const RING_LIMIT_SEGMENTS: usize = 1 << 14;
 /// Minimum event segments of a ring; 16, two for each of eight threads.
 const RING_LEAST_SEGMENTS: u64 = 16;
 
-/// Number of segments that stay resident when they are full; 128, because a parent that keeps up
-/// returns them soon, and a resident segment is reused without a page fault.
+/// Number of segments that stay resident when they are full; 128, because a parent returns them
+/// soon. It does so if it keeps up, and a resident segment is reused without a page fault.
 const RESIDENT_SEGMENTS: u64 = 128;
 
 /// Segments that the file grows by in one step: 4 MiB, later an eighth of its size, up to 64 MiB.
@@ -81,7 +84,7 @@ const LARGEST_STEP: u64 = 1024;
 /// control words can state why nothing else was recorded.
 const FIRST_STEPS: [u64; 6] = [LEAST_STEP, 32, 16, 8, 4, 1];
 
-/// Number of segments below which the parent may never return one: it returns a segment only after
+/// Number of segments below which the parent may never return one. It returns a segment only after
 /// its thread has taken the next one, and each of a few threads needs two.
 const FEW_SEGMENTS: u64 = 16;
 
@@ -423,7 +426,7 @@ impl Spool {
         self.window_segments.fetch_min(wanted, Ordering::Relaxed);
     }
 
-    /// Waits for a parent that may return a segment or extend the file: an exact recording is worth
+    /// Waits for a parent that may return a segment or extend the file. An exact recording is worth
     /// up to ten seconds. Returns at once without a parent.
     fn wait_for_parent(&self) -> Option<u64> {
         const STEP_MICROS: u32 = 100;
@@ -588,9 +591,9 @@ impl Spool {
         Ok(self.claimed(segment, index, overwritten))
     }
 
-    /// Claims a segment in a ring that is limited by time as well: the one that was left first, if
-    /// all its events are too old, and else a fresh one while the size allows it. So the file is
-    /// only as large as the time needs.
+    /// Claims a segment in a ring that is limited by time as well. It claims the one that was left
+    /// first, if all its events are too old, and else a fresh one while the size allows it. So the
+    /// file is only as large as the time needs.
     fn claim_by_age(&self) -> Result<ClaimedSegment, NoSegment> {
         let oldest_wanted = self.counter_before(self.ring_nanos);
         // Each further round means that another thread has changed the ring meanwhile.
@@ -662,8 +665,8 @@ impl Spool {
         }
     }
 
-    /// Counts the events that are lost with a segment of a ring: its own, and those that were lost
-    /// when it was claimed.
+    /// Counts the events that are lost with a segment of a ring. They are its own, and those that
+    /// were lost when it was claimed.
     fn events_in(&self, segment: u64) -> u64 {
         let Some(bytes) = self.committed(segment) else { return 0 };
         let count = |record: Record<'_>| match record {
@@ -729,9 +732,9 @@ impl Spool {
         os::synchronise(self.base, self.claimed_segments() as usize * SEGMENT_BYTES)
     }
 
-    /// Gives up the file of a recording that has ended, and with it the memory and storage that
-    /// only this mapping uses. A thread that is writing an event meanwhile finds zeros in place of
-    /// the file, and gets no further segment.
+    /// Gives up the file of a recording that has ended. It also gives up the memory and storage
+    /// that only this mapping uses. A thread that is writing an event meanwhile finds zeros in
+    /// place of the file, and gets no further segment.
     pub(crate) fn leave_file(&self) {
         self.forbid_calls();
         self.has_parent.store(false, Ordering::Relaxed);

@@ -108,8 +108,8 @@ fn on_new_stacks(stacks: NewStacks) {
 }
 
 /// Writes the stacks for which other threads found no free log. A thread without a log stores the
-/// bound before it looks here, and one that gives a log back looks here afterwards: at least one of
-/// the two finds the bound.
+/// bound before it searches here, and one that gives a log back searches here afterwards: at least
+/// one of the two finds the bound.
 fn publish_left_out(recorder: &Recorder) {
     loop {
         fence(Ordering::SeqCst);

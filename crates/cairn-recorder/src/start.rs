@@ -26,7 +26,7 @@ pub enum Keep {
     Last {
         /// Bytes of events, from 1 MiB to 1 GiB.
         bytes: u64,
-        /// Maximum age of events in nanoseconds: a segment of 64 KiB whose events are all older is
+        /// Maximum age of events in nanoseconds. A segment of 64 KiB whose events are all older is
         /// reused before the file grows. `u64::MAX` for any age. The last segment of a thread that
         /// records nothing more is not reused.
         nanos: u64,
@@ -46,9 +46,10 @@ pub enum Keep {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options<'a> {
-    /// Path of the file. `%p` stands for the process id and `%e` for the program's name. If the
-    /// file exists, `.1`, `.2` and so on are appended: a recording is never overwritten. Empty to
-    /// record into memory, which [`Keep::Last`] allows; [`dump`](crate::dump) then writes a file.
+    /// Path of the file. `%p` is replaced with the process id and `%e` with the program's name. If
+    /// the file exists, `.1`, `.2` and so on are appended: a recording is never overwritten. Empty
+    /// to record into memory, which [`Keep::Last`] allows; [`dump`](crate::dump) then writes a
+    /// file.
     pub path: &'a [u8],
     /// Part of the events that the recording keeps.
     pub keep: Keep,
@@ -57,7 +58,7 @@ pub struct Options<'a> {
     /// Maximum heap events of a thread between two readings of the clock. 1 if no process drains
     /// the spool.
     pub stamp_interval: u32,
-    /// True if `cairn` drains the spool while the program runs, and extends it: the program then
+    /// True if `cairn` drains the spool while the program runs, and extends it. The program then
     /// makes no system calls for that.
     pub has_parent: bool,
     /// True to begin without recording events, as after [`pause`](crate::pause).
@@ -67,8 +68,8 @@ pub struct Options<'a> {
     /// True if a forked child that marks something gets a recording of its own, by the same
     /// options. Otherwise marks of children are dropped.
     pub follows_children: bool,
-    /// Mean bytes between picked ones, to record only the blocks that contain a picked byte; `None`
-    /// to record all blocks. Marks are always recorded.
+    /// Mean bytes between picked ones, to record only the blocks that contain a picked byte. `None`
+    /// records all blocks. Marks are always recorded.
     pub sample_bytes: Option<u64>,
     /// Seed of the random numbers for that; 0 for different ones in each run.
     pub sample_seed: u64,
@@ -105,13 +106,13 @@ pub enum StartError {
     Create(i32),
     /// A thousand recordings of that name exist.
     Exists,
-    /// The file system has no room, or the process may not write files that large; the number is
+    /// The file system has no room, or the process may not write files that large. The number is
     /// the kernel's.
     Storage(i32),
     /// The process is not allowed the address space; the number is the kernel's.
     AddressSpace(i32),
-    /// The process has more rights than its caller (set-user-ID, capabilities), so that neither the
-    /// environment nor the working directory may choose the path; call [`start`] with one.
+    /// The process has more rights than its caller (set-user-ID, capabilities). Neither the
+    /// environment nor the working directory may choose the path then; call [`start`] with one.
     RaisedRights,
 }
 
@@ -149,7 +150,7 @@ pub fn start(options: &Options<'_>) -> Result<(), StartError> {
     start_by(options, Caller::Program)
 }
 
-/// Starts a recording in a forked child, anywhere: it takes no lock of the loader, and writes
+/// Starts a recording in a forked child, anywhere. It takes no lock of the loader, and writes
 /// modules when they are first on a stack.
 ///
 /// # Errors
@@ -164,7 +165,7 @@ pub fn start_in_child(options: &Options<'_>) -> Result<(), StartError> {
 enum Caller {
     /// The program, by a call of [`start`].
     Program,
-    /// Its first mark, possibly in a signal handler: the loader's lock must not be taken, so that
+    /// Its first mark, possibly in a signal handler. The loader's lock must not be taken, so that
     /// modules are written when they are first on a stack.
     Mark,
     /// The first mark of a child, by the stored options.
@@ -301,8 +302,8 @@ pub(crate) fn start_lazily() {
     }
 }
 
-/// Starts a recording as the first mark of a program does: at the path in the environment variable
-/// `CAIRN_RECORDING`, or as `PROGRAM.PID.cairn` in the working directory.
+/// Starts a recording as the first mark of a program does. The path is in the environment variable
+/// `CAIRN_RECORDING`, or is `PROGRAM.PID.cairn` in the working directory.
 ///
 /// # Errors
 ///
@@ -321,9 +322,9 @@ fn start_default_by(caller: Caller) -> Result<(), StartError> {
     start_by(&Options::new(if path.is_empty() { DEFAULT_PATH } else { path }), caller)
 }
 
-/// Waits for the thread that is starting a recording, at most a second: it may need a lock that the
-/// code below this signal handler holds. A handler that interrupted the start itself does not wait.
-/// An event that stops waiting is counted.
+/// Waits for the thread that is starting a recording, at most a second. That thread may need a lock
+/// that the code below this signal handler holds. A handler that interrupted the start itself does
+/// not wait. An event that stops waiting is counted.
 fn wait_for_start() {
     const TRIES: u32 = 10_000;
     const MICROS: u32 = 100;
@@ -484,7 +485,7 @@ fn start_error(error: SpoolError) -> StartError {
     }
 }
 
-/// Expands a path, and makes it absolute: the program may change its directory before the file is
+/// Expands a path, and makes it absolute. The program may change its directory before the file is
 /// opened again.
 fn expand(path: &[u8], attempt: u32, text: &mut PathText<'_>, scratch: &mut [u8]) {
     if !path.starts_with(b"/") {

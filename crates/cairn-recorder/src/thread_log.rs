@@ -13,9 +13,9 @@
 //! so that a child leaves the hot path before it can touch the parent's file.
 //!
 //! **Borrowing.** A signal handler can run between any two instructions of an event. So a log is
-//! only ever borrowed as a whole by `&ThreadLog`. What the interrupted code and the handler share
-//! is atomic; each lane is in a cell of its own, and [`OwnLane`] and [`NestedLane`] are the proof
-//! that the cell has one user: the busy mark of the lane is set as long as they live.
+//! only ever borrowed as a whole by `&ThreadLog`. All state that the interrupted code and the
+//! handler share is atomic. Each lane is in a cell of its own, and [`OwnLane`] and [`NestedLane`]
+//! are the proof that the cell has one user: the busy mark of the lane is set as long as they live.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
@@ -180,8 +180,8 @@ pub(crate) struct UnownedLog(&'static ThreadLog);
 impl UnownedLog {
     /// # Safety
     ///
-    /// No thread has the log in its word, and no other `UnownedLog` of it exists: its place was
-    /// reserved by the caller, or its owner has ended and the caller has replaced it in
+    /// No thread has the log in its word, and no other `UnownedLog` of it exists. The caller has
+    /// reserved its place, or its owner has ended and the caller has replaced it in
     /// [`ThreadLog::owner`].
     pub(crate) const unsafe fn new(log: &'static ThreadLog) -> Self {
         Self(log)

@@ -1,4 +1,5 @@
-//! Modules that come and go at one address: every stack is of the one that lay there when it was captured.
+//! Modules that come and go at one address: every stack is of the one that lay there when it was
+//! captured.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -191,7 +192,7 @@ fn stacks_name_the_module_of_their_time() {
     assert!(beside.len() == 100 && beside.iter().all(|(name, _)| name == "beside"));
     assert!(names[0].1 == names[1].1 && names[0].1 == names[3].1 && names[0].1 != names[2].1);
 
-    // Generated code is in no module, and its address is kept.
+    // Generated code is in no module, and its address is unchanged.
     let generated = spool.marks.iter().find(|mark| mark.text == "generated code").unwrap();
     let page = place & !0xfff;
     let frame = spool
@@ -204,9 +205,9 @@ fn stacks_name_the_module_of_their_time() {
     // One entry for each load, all of them ended but the last ones.
     let loads =
         |wanted: &str| spool.modules.values().filter(|module| name(module) == wanted).collect::<Vec<_>>();
-    let told: Vec<_> =
+    let loaded: Vec<_> =
         loads("d").iter().map(|load| (load.loaded, load.unloaded, load.start, load.end)).collect();
-    assert_eq!((loads("b").len(), loads("d").len(), loads("unused").len()), (3, 101, 1), "{told:x?}");
+    assert_eq!((loads("b").len(), loads("d").len(), loads("unused").len()), (3, 101, 1), "{loaded:x?}");
     assert!(
         [loads("b"), loads("d"), loads("unused")].concat().iter().all(|module| module.unloaded.is_some())
     );

@@ -1,4 +1,5 @@
-//! Threads that race realloc and free across one another: every free finds its own allocation, by the published rules alone.
+//! Threads that race realloc and free across one another: every free finds its own allocation, by
+//! the published rules alone.
 
 mod support;
 
@@ -16,7 +17,7 @@ const TURNS: usize = 80_000;
 const SLOTS: usize = 64;
 const ROUNDS: u64 = 40;
 
-/// What a block holds: which event made it. The truth that the recording is compared with.
+/// The contents of a block: the event that made it. The truth that the recording is compared with.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Made {
@@ -24,7 +25,8 @@ struct Made {
     index: u64,
 }
 
-/// Not a yield: on a machine that has other things to do, that gives all of them their turn first, and some ten thousand turns are minutes.
+/// Lets other threads run, without a yield. On a busy machine, a yield gives all other programs
+/// their turn first, and some ten thousand turns are minutes.
 fn let_others_run() {
     std::thread::sleep(std::time::Duration::from_micros(1));
 }
@@ -34,7 +36,7 @@ struct Worker {
     /// Heap events of this thread so far.
     events: u64,
     random: u64,
-    /// Who made what this thread freed, and by which event it did.
+    /// Blocks that this thread freed: the event that made each, and the event that freed it.
     truth: Vec<(Made, Made)>,
 }
 
@@ -93,7 +95,8 @@ impl Worker {
             if let Some(progress) = progress {
                 progress.store(turn as u64 + 1, Ordering::Relaxed);
             }
-            // Few processors for many threads: without it each would have its blocks to itself for milliseconds.
+            // Few processors for many threads: without it each would have its blocks to itself for
+            // milliseconds.
             if self.random(8) == 0 {
                 let_others_run();
             }
@@ -137,12 +140,14 @@ fn frees_pair_with_their_own_allocation_under_race() {
     }
 }
 
-/// Has threads race, each from the moment on when the first one has so many turns behind it, and compares with the truth.
+/// Has threads race, and compares with the truth. Thread `n` begins when the first one has
+/// `begins(n)` turns behind it.
 fn race(threads: u32, turns: usize, begins: impl Fn(u32) -> u64) -> Pairing {
     let path = fresh_path("race");
     start(&Options::new(path.as_os_str().as_bytes())).unwrap();
     let slots: Vec<AtomicPtr<Made>> = (0..SLOTS).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect();
-    // A thread that begins when another one has ended takes over its number: so none ends before all have begun.
+    // A thread that begins when another one has ended takes over its number: so none ends before
+    // all have begun.
     let (barrier, end) = (Barrier::new(threads as usize), Barrier::new(threads as usize));
     let of_first = AtomicU64::new(0);
     let workers: Vec<Worker> = std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Sampled recordings: how often blocks are chosen, that their frees are found, and nothing of the others.
+//! Sampled recordings: how often blocks are chosen, that their frees are found, and nothing of the
+//! others.
 
 mod support;
 
@@ -14,7 +15,7 @@ const MEAN_BYTES: u64 = 4096;
 const SIZES: [(u64, u64); 6] =
     [(0, 200_000), (16, 400_000), (100, 200_000), (1000, 60_000), (5000, 20_000), (100_000, 2_000)];
 
-/// Of how many blocks of a size the recording has the allocation.
+/// Counts, for each size, the blocks whose allocation is in the recording.
 fn recorded(spool: &Spool) -> HashMap<u64, u64> {
     let mut counts = HashMap::new();
     for (_, event) in spool.sequences.values().flat_map(|sequence| &sequence.heap) {
@@ -34,7 +35,8 @@ fn sampling_chooses_blocks_by_size() {
     start(&options).unwrap();
 
     let stack = capture();
-    // All sizes in turn, from four threads, blocks freed by another thread than the one that made them.
+    // All sizes in turn, from four threads, blocks freed by another thread than the one that made
+    // them.
     let (sender, receiver) = std::sync::mpsc::channel::<Vec<u64>>();
     let freeing = std::thread::spawn(move || {
         for addresses in receiver {

@@ -1,4 +1,4 @@
-//! What a recording holds, read back with the format's own readers.
+//! Contents of a recording, read back with the format's own readers.
 
 mod support;
 
@@ -65,7 +65,8 @@ fn spool_holds_marks_and_heap_events() {
     let build_id: String = module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(fact("executable.build_id"), Some(build_id));
 
-    // A second recording of the same process, in a file of the next name: stacks that are known already are in it too.
+    // A second recording of the same process, in a file of the next name: stacks that are known
+    // already are in it too.
     start(&options).unwrap();
     mark_value("again", MarkValue::Integer(7));
     stop(EndReason::Stopped);

@@ -1,4 +1,5 @@
-//! How much stack an event takes below its caller, on a thread's own stack and the first time as well as later.
+//! How much stack an event takes below its caller, on a thread's own stack and the first time as
+//! well as later.
 
 mod support;
 
@@ -11,7 +12,8 @@ use support::fresh_path;
 const PAINTED: usize = 64 << 10;
 const PAINT: u8 = 0xa5;
 
-/// Runs `work` above painted stack; bytes below this function's frame that are not painted any more.
+/// Runs `work` above painted stack; bytes below this function's frame that are not painted any
+/// more.
 #[inline(never)]
 fn use_of(work: &dyn Fn()) -> usize {
     let here = std::hint::black_box(0_u8);
@@ -59,7 +61,8 @@ fn event_uses_little_stack() {
         "capture first {bare_first}, again {bare}; pair first {first}, again {again}; mark {marked}; next block {over}"
     );
     std::fs::remove_file(&path).unwrap();
-    // Debug builds use several times as much; the figures of a release build are in benchmarks/record.
+    // Debug builds use several times as much; the figures of a release build are in
+    // benchmarks/record.
     let limit = if cfg!(debug_assertions) { 16 << 10 } else { 2 << 10 };
     for bytes in [first, again, marked, over] {
         assert!(bytes <= limit, "{text}");

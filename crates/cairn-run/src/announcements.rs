@@ -13,31 +13,31 @@ use std::{env, process};
 
 use cairn_files::Directory;
 
-/// One of them.
+/// An announcement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Announcement {
     /// The process.
     pub process: u32,
-    /// The file that it records to.
+    /// The file of its recording.
     pub path: PathBuf,
-    /// Why it does not, when it does not.
+    /// Why the process does not record, if it does not.
     pub failure: Option<String>,
 }
 
-/// The file, in a directory of its own; both are removed at the end.
+/// The file for announcements, in a directory of its own; both are removed at the end.
 #[derive(Debug)]
 pub struct Announcements {
     directory: PathBuf,
     path: PathBuf,
     file: File,
     rest: Vec<u8>,
-    /// Which links beside the file were read.
+    /// Names of the links beside the file that were read.
     links: BTreeSet<OsString>,
-    /// When the directory was changed last, as of the last look at its links.
+    /// Time of the directory's last change when its links were last read.
     changed: Option<SystemTime>,
 }
 
-/// A line is a path and few words.
+/// Maximum length of a line, which is a path and few words.
 const MAX_LINE_BYTES: usize = 1 << 16;
 
 impl Announcements {
@@ -83,13 +83,13 @@ impl Announcements {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Where the library finds it.
+    /// Returns the path where the library finds the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns what has come since the last call.
+    /// Returns the announcements since the last call.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Announcements {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
                 found.extend(parse(&line[..end]));
             }
-            // The program may write there too, and it may write nonsense.
+            // The program may write there too, and its text may be invalid.
             if self.rest.len() > MAX_LINE_BYTES {
                 self.rest.clear();
             }
@@ -119,7 +119,7 @@ impl Announcements {
 impl Announcements {
     /// Announcements by links, for programs that may not make a file larger.
     fn read_links(&mut self, found: &mut Vec<Announcement>) {
-        /// Directories say when they were changed to some milliseconds only.
+        /// Directories have their time of change to some milliseconds only.
         const RECENT: Duration = Duration::from_secs(1);
         let Ok(changed) = fs::metadata(&self.directory).and_then(|facts| facts.modified()) else { return };
         let is_recent = changed.elapsed().is_ok_and(|age| age < RECENT);
@@ -136,7 +136,7 @@ impl Announcements {
     }
 }
 
-/// Returns whether a path can stand among options that have commas between them.
+/// Returns whether a path can be one of several options with commas between them.
 fn is_one_word(path: &Path) -> bool {
     !path.as_os_str().as_bytes().contains(&b',')
 }
@@ -157,7 +157,7 @@ fn parse(line: &[u8]) -> Option<Announcement> {
 
 impl Drop for Announcements {
     fn drop(&mut self) {
-        // Left behind, they do no harm.
+        // Directories that are left behind do no harm.
         let _ = fs::remove_file(&self.path);
         for link in &self.links {
             let _ = fs::remove_file(self.directory.join(link));

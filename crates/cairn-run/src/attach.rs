@@ -18,18 +18,18 @@ use object::{Object, ObjectSymbol};
 use crate::inject::{self, Borrowed, Keeper, Places, Recovery};
 use crate::{Obstacle, Program};
 
-/// Why a process cannot be attached to. The text says what helps.
+/// A reason why a process cannot be attached to. The text has the remedy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AttachError {
     /// There is no such process, or it has ended.
     NoSuchProcess {
-        /// The number.
+        /// The process id.
         process: u32,
     },
     /// Its program cannot be recorded at all.
     Program(Obstacle),
-    /// Something about it makes it unsafe or impossible.
+    /// A property of the process makes it unsafe or impossible.
     Refused {
         /// The process.
         process: u32,
@@ -41,15 +41,15 @@ pub enum AttachError {
         /// The process.
         process: u32,
     },
-    /// It cannot be done at this moment: another thread of the process is in the way. To be tried
-    /// again.
+    /// The process cannot be attached to at this moment, because another thread of it is in the
+    /// way. Try again.
     Busy {
         /// The process.
         process: u32,
         /// The obstacle.
         reason: String,
     },
-    /// It ended, or became another program, while it was worked on.
+    /// The process ended, or executed another program, during the attempt.
     Ended {
         /// The process.
         process: u32,
@@ -60,7 +60,7 @@ pub enum AttachError {
         process: u32,
         /// The attempted step.
         tried: &'static str,
-        /// Why it failed.
+        /// The cause.
         reason: String,
     },
 }
@@ -88,7 +88,7 @@ impl fmt::Display for AttachError {
 
 impl std::error::Error for AttachError {}
 
-/// A process that was found fit.
+/// A process that can be attached to.
 #[derive(Debug)]
 pub struct Target {
     process: u32,
@@ -98,14 +98,14 @@ pub struct Target {
     dlerror: u64,
     errno: u64,
     places: Places,
-    /// The loaded library, where it is there and its file can be read.
+    /// The loaded library, if it is loaded and its file can be read.
     own: Option<OwnPlaces>,
-    /// Code of the C library that holds its locks.
+    /// Code of the C library that may hold its locks.
     locked: Vec<(u64, u64)>,
     maps: Vec<Map>,
 }
 
-/// Where things of the library lie that must be reached without asking the loader.
+/// Addresses of the library that must be found without the loader.
 #[derive(Clone, Copy, Debug)]
 struct OwnPlaces {
     release: u64,
@@ -114,15 +114,15 @@ struct OwnPlaces {
 
 /// The words at the symbol `cairn_shared` of the library.
 mod shared {
-    /// Where the word of a thread is, as a distance from the thread pointer.
+    /// Distance of a thread's word from the thread pointer.
     pub(super) const THREAD_WORD: u64 = 0;
-    /// Not 0 when ended recordings have left memory.
+    /// Nonzero when ended recordings have left memory.
     pub(super) const HAS_MEMORY: u64 = 8;
     /// Functions that change modules.
     pub(super) const WORKER: u64 = 16;
-    /// Where the stack pointer is to be after a fault under the loader's lock.
+    /// Stack pointer to set after a fault under the loader's lock.
     pub(super) const RECOVERY: u64 = 24;
-    /// The stack that was given to a thread for calls: its address, and its size behind it.
+    /// Address of the stack that was given to a thread for calls, and its size behind it.
     pub(super) const STACK: u64 = 32;
     pub(super) const STACK_BYTES: u64 = 40;
 }
@@ -229,9 +229,9 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// Why it cannot.
+    /// The reason why it cannot.
     pub fn inspect(process: u32) -> Result<Self, AttachError> {
-        // One that ends meanwhile is refused in many ways, and none states the reason.
+        // A process that ends meanwhile is refused in many ways, and none states the reason.
         Self::look_at(process).map_err(|error| match has_ended(process) {
             true => AttachError::NoSuchProcess { process },
             false => error,
@@ -259,8 +259,8 @@ impl Target {
         if field("Tgid") != process.to_string() {
             return Err(refused(format!("a thread of process {}; give that number", field("Tgid"))));
         }
-        // Threads of the kernel are children of the one that is process 2; what else has no memory
-        // is about to end.
+        // Threads of the kernel are children of process 2. Any other process without memory is
+        // about to end.
         let has_memory = status.contains("VmSize");
         let is_of_kernel = field("Kthread") == "1" || !has_memory && (process == 2 || field("PPid") == "2");
         if !has_memory && !is_of_kernel {
@@ -269,7 +269,7 @@ impl Target {
         if is_of_kernel {
             return Err(refused("a thread of the kernel; it has no memory of its own".to_owned()));
         }
-        // SAFETY: takes nothing and cannot fail.
+        // SAFETY: the call takes no argument and cannot fail.
         let user = unsafe { libc::geteuid() };
         if !field("Uid").split_ascii_whitespace().all(|word| word == user.to_string()) {
             let owner = field("Uid").split_ascii_whitespace().next().unwrap_or_default().to_owned();
@@ -336,8 +336,8 @@ impl Target {
             .find(|other| other.path == map.path && other.offset == 0)
             .ok_or("libc.so.6 is mapped in no known way")?;
         let bias = start.start.wrapping_sub(first);
-        // The file may have been replaced by another of the same name: what is in memory has the
-        // same first bytes.
+        // The file may have been replaced by another of the same name: the first bytes in memory
+        // are compared with those of the file.
         let mut head = vec![0; 4096.min(bytes.len())];
         let count = inject::read_memory(process as i32, start.start, &mut head)
             .map_err(|_| permission_advice().to_owned())?;
@@ -362,7 +362,8 @@ impl Target {
             low = low.min(symbol.1);
             high = high.max(symbol.1 + symbol.2);
         }
-        // Functions without a name in the table lie around: up to the next one that has a name.
+        // Functions without a name in the table lie between: each range extends to the next named
+        // function.
         let before =
             symbols.iter().map(|symbol| symbol.1 + symbol.2).filter(|end| *end <= low).max().unwrap_or(0);
         let behind =
@@ -374,7 +375,7 @@ impl Target {
                 locked.push((start, start + symbol.2));
             }
         }
-        // Code of the C library, then of the loader.
+        // The C library's code comes first, then the loader's.
         let is_loader = |map: &Map| {
             map.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
         };
@@ -454,9 +455,9 @@ impl Target {
             .any(|word| self.own_word(word).is_some_and(|word| word != 0))
     }
 
-    /// Unmaps what ended recordings have left in the process. All of its `threads` are stopped and
-    /// traced by the calling thread, and none is inside the library; `caller` is one of them, that
-    /// no signal is on its way to.
+    /// Unmaps the memory that ended recordings have left in the process. All of its `threads` are
+    /// stopped and traced by the calling thread, and none is inside the library; `caller` is one of
+    /// them, with no signal on its way to it.
     ///
     /// # Errors
     ///
@@ -470,7 +471,7 @@ impl Target {
         let stack = word(shared::STACK)..word(shared::STACK).saturating_add(word(shared::STACK_BYTES));
         for &thread in threads {
             if stack.contains(&inject::stack_pointer(thread as i32).map_err(failed)?) {
-                // A call whose `cairn` was killed.
+                // The words are left from a call whose `cairn` was killed.
                 return Ok(());
             }
         }
@@ -481,7 +482,7 @@ impl Target {
         Ok(())
     }
 
-    /// Returns the file of the program that it runs.
+    /// Returns the file of the program that the process runs.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program
@@ -510,7 +511,7 @@ impl Target {
         self.is_in(address, &["libcairn_preload"])
     }
 
-    /// Which threads hold a lock of the loader. All threads are stopped.
+    /// Returns the threads that hold a lock of the loader. All threads are stopped.
     #[must_use]
     pub fn lock_owners(&self) -> Vec<u32> {
         inject::owners(self.process as i32, &self.places.loader_data)
@@ -522,7 +523,7 @@ impl Target {
         names.iter().any(|part| name.starts_with(part))
     }
 
-    /// Returns the path of the library inside the process, where it is there.
+    /// Returns the path of the library inside the process, if it is loaded.
     #[must_use]
     pub fn loaded_library(&self) -> Option<PathBuf> {
         let is_ours = |map: &&Map| {
@@ -532,8 +533,8 @@ impl Target {
     }
 
     /// Lists the files that the process maps shared and writable, by the kernel's links. A
-    /// recording is one. Its name in the list of mappings is that of the moment when it was made,
-    /// which is none.
+    /// recording is one. The list of mappings has only the name at the time of the mapping, when
+    /// the file had none.
     pub fn shared_files(&self) -> impl Iterator<Item = PathBuf> {
         let shared = self.maps.iter().filter(|map| map.is_shared && map.path.is_absolute());
         shared.map(|map| {
@@ -565,7 +566,7 @@ impl Target {
         })
     }
 
-    /// Returns whether the process runs: one that ends has no root directory any more.
+    /// Returns whether the process runs: an ended one has no root directory any more.
     fn is_there(&self) -> bool {
         fs::metadata(format!("/proc/{}/root/", self.process)).is_ok()
     }
@@ -575,7 +576,7 @@ impl Target {
     #[must_use]
     pub fn has_library(&self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process));
-        // Where the first thread has ended, its maps are empty; those of the others are not.
+        // When the first thread has ended, its maps are empty; those of the others are not.
         tasks.is_ok_and(|tasks| {
             tasks.filter_map(Result::ok).any(|task| {
                 fs::read(task.path().join("maps"))
@@ -584,8 +585,8 @@ impl Target {
         })
     }
 
-    /// Loads the library and lets it record, in a thread that is stopped and traced by the calling
-    /// thread.
+    /// Loads the library and starts its recording, in a stopped thread. The calling thread traces
+    /// the thread.
     ///
     /// # Errors
     ///
@@ -611,7 +612,8 @@ impl Target {
         Err(AttachError::Failed { process: self.process, tried: "recording", reason: reason.to_owned() })
     }
 
-    /// Ends the recording that [`attach`](Self::attach) began, in a thread as there.
+    /// Ends the recording that [`attach`](Self::attach) began, in a thread that is stopped and
+    /// traced as there.
     ///
     /// # Errors
     ///
@@ -633,7 +635,7 @@ impl Target {
         AttachError::Busy { process: self.process, reason: reason.to_owned() }
     }
 
-    /// Returns what an error means of something that was tried in the process.
+    /// Returns the meaning of an error in a step on the process.
     fn failure(&self, tried: &'static str, error: &io::Error) -> AttachError {
         let process = self.process;
         if has_ended(process) || inject::is_gone(error) && !self.has_library() && self.own.is_some() {
@@ -645,7 +647,7 @@ impl Target {
         AttachError::Failed { process, tried, reason: error.to_string() }
     }
 
-    /// Calls a function of the library; loads it before.
+    /// Calls a function of the library, and loads the library before if necessary.
     fn call(
         &self,
         thread: u32,
@@ -695,7 +697,7 @@ impl Target {
             borrowed.recovery = Some(Recovery { code, stack_word: shared + shared::RECOVERY });
             let answer = borrowed.call_long(entry, [text_at, text.len() as u64], done_at);
             if answer.is_err() {
-                // The call was given up, and with it the work that it had taken.
+                // The call was given up, and with it the task that it had taken.
                 let _ = inject::write_memory(thread as i32, shared + shared::WORKER, &[0; 8]);
             }
             answer.map(|answer| answer as i32).map_err(failed("the call of the library"))
@@ -722,13 +724,13 @@ impl Target {
         inject::waits(thread as i32)
     }
 
-    /// Lets a thread go that this thread has stopped, with a signal that was on its way to it.
+    /// Releases a thread that this thread has stopped, with the signal that was on its way to it.
     pub fn release(thread: u32, signal: i32) {
         inject::release(thread as i32, signal);
     }
 }
 
-/// Returns what to do when the kernel does not allow to look at a process.
+/// Returns the remedy when the kernel does not allow this process to inspect another.
 fn permission_advice() -> &'static str {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {

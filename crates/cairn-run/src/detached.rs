@@ -1,4 +1,4 @@
-//! Work for later: a process that is in nobody's way.
+//! Deferred work in a process that disturbs nobody.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -1,6 +1,6 @@
 //! State that this process inherited, noted before Rust's runtime changes it: the runtime ignores
 //! SIGPIPE (and this library SIGXFSZ), and opens /dev/null for closed standard streams. A program
-//! that we start gets what we got.
+//! that we start gets the state that we inherited.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -18,7 +18,7 @@ extern "C" fn note() {
     IGNORES_PIPE.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
     IGNORES_CHILD.store(is_ignored(libc::SIGCHLD), Ordering::Relaxed);
     IGNORES_LIMIT.store(is_ignored(libc::SIGXFSZ), Ordering::Relaxed);
-    // A file that may not grow is an error like others, for this process.
+    // For this process, a file that may not grow is an error like others.
     // SAFETY: no handler.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     for stream in 0..3 {
@@ -38,7 +38,7 @@ fn is_ignored(signal: libc::c_int) -> bool {
     }
 }
 
-/// Puts it all back. Calls nothing that may not be called between `fork` and `exec`.
+/// Restores all of it. Calls only functions that may be called between `fork` and `exec`.
 pub(crate) fn restore() {
     let disposition = |ignores: &AtomicBool| {
         if ignores.load(Ordering::Relaxed) { libc::SIG_IGN } else { libc::SIG_DFL }

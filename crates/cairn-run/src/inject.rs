@@ -5,16 +5,17 @@
 //! signal mask and its floating-point state are what they were. A system call that was interrupted
 //! goes on afterwards as after any stop.
 //!
-//! **The thread needs nobody to find its way back.** A call is prepared as the kernel prepares the
-//! call of a signal handler: below the thread's stack lies a frame with all of its state, and the
-//! function returns to the C library's code that asks the kernel to restore that state
-//! (`rt_sigreturn`). If this process is killed at any moment, the thread finishes the call and goes
-//! on where it was. While this process lives, it stops the thread at that system call, which is
-//! then not made: the state is put back from outside, and with it what `rt_sigreturn` would lose of
-//! a system call that is to go on.
+//! **The thread needs no help to return.** A call is prepared as the kernel prepares the call of a
+//! signal handler: below the thread's stack lies a frame with all of its state, and the function
+//! returns to the C library's code that asks the kernel to restore that state (`rt_sigreturn`). If
+//! this process is killed at any moment, the thread finishes the call and continues where it was.
+//! While this process lives, it stops the thread at that system call and skips it. It restores the
+//! state from outside, and with it the state of an interrupted system call, which `rt_sigreturn`
+//! would lose.
 //!
-//! Stops at system calls make a call slow. The library's own functions, which make many, run
-//! without: they say when they are done, and wait a little to be stopped.
+//! Stops at system calls make a call slow. The library's own functions, which make many system
+//! calls, run without these stops: they set a word when they are done, and wait a little to be
+//! stopped.
 //!
 //! ```text
 //!   stopped --registers: the function, its frame--> runs --PTRACE_SYSCALL--> at rt_sigreturn --> next call
@@ -33,16 +34,17 @@ use std::time::{Duration, Instant};
 /// Places in the process's code and data.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
-    /// Code that writes what a function has returned to memory, and returns.
+    /// Code that writes the result of a function to memory, and returns.
     pub(crate) keeper: Keeper,
-    /// Code of the C library that makes the system call `rt_sigreturn`: where that returns to.
+    /// Code of the C library that makes the system call `rt_sigreturn`: the return address of
+    /// calls.
     pub(crate) restorer: u64,
     /// The C library's functions of these names.
     pub(crate) mmap: u64,
     pub(crate) munmap: u64,
-    /// The loader's data that can be written, where its locks are.
+    /// The loader's writable data, which contains its locks.
     pub(crate) loader_data: Vec<(u64, u64)>,
-    /// The lock that the loader holds while it loads or unloads, if it was found there.
+    /// The lock that the loader holds while it loads or unloads, if it was found.
     pub(crate) load_lock: Option<u64>,
 }
 
@@ -54,7 +56,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Searches for it in code that lies at `start`.
+    /// Searches for these instructions in code that lies at `start`.
     pub(crate) fn find(code: &[u8], start: u64) -> Option<Self> {
         code.windows(6).enumerate().find_map(|(at, bytes)| {
             let distance = match *bytes {
@@ -70,48 +72,49 @@ impl Keeper {
 /// `mov $15, %rax; syscall`: [`Places::restorer`].
 pub(crate) const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
-/// Where a thread goes on that has met a fault while it held the loader's lock.
+/// The place where a thread continues after a fault while it held the loader's lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recovery {
-    /// The code.
+    /// The address of the code.
     pub(crate) code: u64,
-    /// The place of the word that says where its stack pointer is to be; 0 there for nowhere.
+    /// The address of the word with its stack pointer; a 0 in the word means that there is no such
+    /// place.
     pub(crate) stack_word: u64,
 }
 
-/// A thread whose state is retained.
+/// A thread whose state is saved.
 pub(crate) struct Borrowed {
     thread: i32,
     places: Places,
     registers: libc::user_regs_struct,
     extended: Vec<u8>,
     mask: u64,
-    /// The mapping that functions have as their stack; 0 for none.
+    /// The mapping that functions use as their stack; 0 for none.
     stack: u64,
     /// Two words in the process with the stack's address and size. A later process reads them if
     /// this one was killed.
     note: Option<u64>,
-    /// Where the thread is between calls.
+    /// How the thread is stopped between calls.
     parked: Parked,
     /// Memory at the thread pointer, saved before the first call.
     control_block: Vec<u8>,
     pub(crate) recovery: Option<Recovery>,
-    /// While a long call is made: where it says that it is done.
+    /// Word that a long call sets when it is done, during that call.
     done_at: Option<u64>,
     /// A signal that came meanwhile and stops processes.
     held_signals: Vec<c_int>,
 }
 
-/// How a thread is stopped.
+/// The ways in which a thread is stopped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Parked {
-    /// Where registers can be set and system calls are begun again.
+    /// At a stop where registers can be set and system calls can be restarted.
     AtStop,
     /// At the beginning of the system call that ends a call.
     AtReturn,
-    /// It has found its way back by itself, before it was stopped.
+    /// The thread has returned by itself, before it was stopped.
     Back,
-    /// It is gone.
+    /// The thread has ended.
     Gone,
 }
 
@@ -119,24 +122,24 @@ const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;
 const NT_X86_XSTATE: usize = 0x202;
 const STACK_BYTES: u64 = 1 << 20;
-/// The first bytes of the mapping are for texts; functions have the rest.
+/// Bytes at the start of the mapping for texts; functions use the rest.
 const TEXT_BYTES: u64 = 3 << 14;
 /// Bytes below the stack pointer that the ABI lets functions use.
 const RED_ZONE_BYTES: u64 = 128;
-/// As much of a thread's control block is looked at as the C library's has at least.
+/// Bytes of a thread's control block that are searched; the C library's has at least as many.
 const CONTROL_BLOCK_BYTES: usize = 2304;
-/// Loading a library takes milliseconds, where nobody holds the loader's lock.
+/// Maximum time to load a library. It takes milliseconds when no thread holds the loader's lock.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Maximum wait for the loader's lock before another attempt. The holder may be waiting for this
 /// very thread.
 const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 /// Number of waits for a thread that does not wait for a lock. Giving up during its work would
-/// leave that half done, and its locks taken for ever.
+/// leave that work incomplete, and its locks taken for ever.
 const TIMES: u32 = 15;
 
 fn request(what: u32, thread: i32, address: usize, data: *mut c_void) -> io::Result<()> {
     let address: *mut c_void = ptr::without_provenance_mut(address);
-    // SAFETY: the callers pass places that are as large as the request wants.
+    // SAFETY: the callers pass places of the size that the request requires.
     let status = unsafe { libc::ptrace(what, thread, address, data) };
     if status == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -144,7 +147,7 @@ fn request(what: u32, thread: i32, address: usize, data: *mut c_void) -> io::Res
 fn registers(thread: i32) -> io::Result<libc::user_regs_struct> {
     let mut place = MaybeUninit::<libc::user_regs_struct>::zeroed();
     request(libc::PTRACE_GETREGS, thread, 0, place.as_mut_ptr().cast())?;
-    // SAFETY: zeroed, and filled in.
+    // SAFETY: zeros are a value of it, and the call fills it in.
     Ok(unsafe { place.assume_init() })
 }
 
@@ -156,12 +159,12 @@ fn set_registers(thread: i32, registers: &libc::user_regs_struct) -> io::Result<
 fn is_own_fault(thread: i32) -> bool {
     let mut place = MaybeUninit::<libc::siginfo_t>::zeroed();
     let asked = request(libc::PTRACE_GETSIGINFO, thread, 0, place.as_mut_ptr().cast());
-    // SAFETY: zeros are a value of it, and it is filled in.
+    // SAFETY: zeros are a value of it, and the call fills it in.
     asked.is_err() || unsafe { place.assume_init() }.si_code > 0
 }
 
 /// Returns whether a stopped thread waits for the lock at this address and was not woken. A woken
-/// thread that goes away would leave the other waiters asleep.
+/// thread that leaves would make the other waiters sleep for ever.
 fn waits_for_lock(registers: &libc::user_regs_struct, lock: Option<u64>) -> bool {
     const ERESTARTSYS: i64 = -512;
     registers.orig_rax.cast_signed() == libc::SYS_futex
@@ -173,7 +176,7 @@ fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "the thread has ended")
 }
 
-/// Why a call came to no end, where another thread is to be tried.
+/// Returns whether the error means that a call did not end, so that another thread is to be tried.
 pub(crate) fn is_late(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
 }
@@ -188,19 +191,19 @@ pub(crate) fn waits(thread: i32) -> bool {
     })
 }
 
-/// Returns whether the thread was gone.
+/// Returns whether the error means that the thread had ended.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Where a stopped thread's stack pointer is.
+/// Returns a stopped thread's stack pointer.
 pub(crate) fn stack_pointer(thread: i32) -> io::Result<u64> {
     registers(thread).map(|registers| registers.rsp)
 }
 
 /// Clears the word at `distance` from a stopped thread's thread pointer.
 pub(crate) fn clear_word(thread: i32, distance: u64) -> io::Result<()> {
-    /// The thread control block has its own address in it.
+    /// The thread control block contains its own address in this word.
     const OWN_ADDRESS: u64 = 16;
     let base = registers(thread)?.fs_base;
     let read = |address| -> io::Result<u64> {
@@ -220,7 +223,7 @@ pub(crate) fn clear_word(thread: i32, distance: u64) -> io::Result<()> {
 }
 
 impl Borrowed {
-    /// Takes a thread that is stopped, and not for a signal, and gives it a stack for functions.
+    /// Takes a thread that is stopped, but not by a signal, and gives it a stack for functions.
     pub(crate) fn take(thread: i32, places: &Places) -> io::Result<Self> {
         let mut borrowed = Self::take_plain(thread, places)?;
         let mut control_block = vec![0; CONTROL_BLOCK_BYTES];
@@ -251,7 +254,7 @@ impl Borrowed {
         extended.truncate(vector.iov_len);
         let mut mask = 0_u64;
         request(PTRACE_GETSIGMASK, thread, 8, (&raw mut mask).cast())?;
-        // A stop at a system call is then no signal, also to the thread itself when this process is
+        // A stop at a system call is then no signal for the thread, even when this process is
         // killed.
         let options = ptr::without_provenance_mut(libc::PTRACE_O_TRACESYSGOOD as usize);
         request(libc::PTRACE_SETOPTIONS, thread, 0, options)?;
@@ -271,8 +274,8 @@ impl Borrowed {
         })
     }
 
-    /// Returns all but those that tell of a fault of the code that runs: blocked, these would be
-    /// deadly.
+    /// Blocks all signals but those that report a fault of the running code. A fault with a blocked
+    /// signal would end the process.
     fn block_signals(&self) -> io::Result<()> {
         let faults = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
         let mut mask = faults.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
@@ -283,7 +286,7 @@ impl Borrowed {
     pub(crate) fn note_stack(&mut self, place: u64) -> io::Result<()> {
         let mut first = [0; 8];
         read_memory(self.thread, place, &mut first)?;
-        // One that is noted already is to be unmapped first.
+        // A stack that is already noted is to be unmapped first.
         if self.note.is_none() && first == [0; 8] {
             let words = [self.stack.to_le_bytes(), STACK_BYTES.to_le_bytes()];
             write_memory(self.thread, place, words.as_flattened())?;
@@ -292,7 +295,8 @@ impl Borrowed {
         Ok(())
     }
 
-    /// Writes `bytes` to the place for texts, `at` bytes behind its beginning; returns the address.
+    /// Writes `bytes` to the place for texts, `at` bytes behind its beginning, and returns the
+    /// address.
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> io::Result<u64> {
         if at + bytes.len() as u64 > TEXT_BYTES {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -307,9 +311,9 @@ impl Borrowed {
         self.call_at(self.stack + STACK_BYTES, address, [a, b, c, 0, 0, 0])
     }
 
-    /// Calls a function that makes many system calls; none of them must stop the thread. Its
-    /// third argument is `done_at`, the place of a word that it makes another one than 0 when it is
-    /// done; then it waits for some seconds to be stopped.
+    /// Calls a function that makes many system calls; none of them must stop the thread. Its third
+    /// argument is `done_at`, the address of a word that it makes nonzero when it is done; then it
+    /// waits some seconds to be stopped.
     pub(crate) fn call_long(&mut self, address: u64, [a, b]: [u64; 2], done_at: u64) -> io::Result<u64> {
         self.done_at = Some(done_at);
         let result = self.call(address, [a, b, done_at]);
@@ -317,7 +321,7 @@ impl Borrowed {
         result
     }
 
-    /// Returns whether the thread is still this process's to call functions in.
+    /// Returns whether this process can still call functions in the thread.
     pub(crate) fn is_held(&self) -> bool {
         !matches!(self.parked, Parked::Gone | Parked::Back)
     }
@@ -327,7 +331,7 @@ impl Borrowed {
         self.call_at(self.registers.rsp - RED_ZONE_BYTES, address, arguments)
     }
 
-    /// Calls a function whose stack, with the frame that leads back, is below `top`.
+    /// Calls a function whose stack, with the frame for the return, is below `top`.
     fn call_at(&mut self, top: u64, address: u64, arguments: [u64; 6]) -> io::Result<u64> {
         if !self.is_held() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "its thread has gone on"));
@@ -343,11 +347,11 @@ impl Borrowed {
         registers.rip = address;
         registers.rax = 0;
         registers.orig_rax = u64::MAX;
-        // No direction, no single step.
+        // Clears the direction flag and the single-step flag.
         registers.eflags &= !0x500;
         [registers.rdi, registers.rsi, registers.rdx, registers.rcx, registers.r8, registers.r9] = arguments;
-        // In one step, and first: from here on the thread finds its way back by itself, with its
-        // mask.
+        // One step sets all registers, and comes first: from here on the thread returns by itself,
+        // with its mask.
         set_registers(self.thread, &registers)?;
         self.block_signals()?;
         if let Err(error) = self.go(frame_at + RETURN_BYTES) {
@@ -361,9 +365,9 @@ impl Borrowed {
         Ok(u64::from_le_bytes(result))
     }
 
-    /// Returns the frame that leads the thread back to where it was, and its address. A function
-    /// finds that address as its stack pointer: the return address lies there. As in the kernel's
-    /// `struct rt_sigframe`.
+    /// Returns the frame that leads the thread back to its state, and the frame's address. A
+    /// function finds that address as its stack pointer: the return address lies there. The layout
+    /// is that of the kernel's `struct rt_sigframe`.
     fn frame_below(&self, top: u64) -> (u64, Vec<u8>) {
         let state = restorable_state(&self.extended);
         let state_at = (top - state.len() as u64) & !63;
@@ -371,10 +375,10 @@ impl Borrowed {
         let mut words = Vec::with_capacity(FRAME_BYTES as usize / 8);
         let old = resumed(&self.registers);
         words.extend([self.places.keeper.address, 0, self.places.restorer]);
-        // uc_flags: there is such a state, and the stack segment is given.
+        // uc_flags: extended state is present, and the stack segment is valid.
         words.extend([1 | 2 | 4, 0]);
-        // uc_stack: one that the kernel refuses, so that the thread's alternate stack stays what it
-        // is.
+        // uc_stack: a stack that the kernel refuses, so that the thread's alternate stack remains
+        // unchanged.
         words.extend([0, 0xdead, 0]);
         words.extend([old.r8, old.r9, old.r10, old.r11, old.r12, old.r13, old.r14, old.r15]);
         words.extend([old.rdi, old.rsi, old.rbp, old.rbx, old.rdx, old.rax, old.rcx, old.rsp, old.rip]);
@@ -385,7 +389,7 @@ impl Borrowed {
         words.push(state_at);
         words.extend([0; 8]);
         words.push(self.mask);
-        // Where the result goes.
+        // Address for the result.
         words.push(0);
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.resize((state_at - frame_at) as usize, 0);
@@ -393,8 +397,8 @@ impl Borrowed {
         (frame_at, bytes)
     }
 
-    /// From the beginning of `rt_sigreturn`, which is not made: to the end of that system call. If
-    /// this process is killed meanwhile, the thread makes it once more.
+    /// Goes from the beginning of `rt_sigreturn`, which is skipped, to the end of that system call.
+    /// If this process is killed meanwhile, the thread makes the call once more.
     fn leave_return(&mut self) -> io::Result<()> {
         if self.parked != Parked::AtReturn {
             return Ok(());
@@ -411,7 +415,7 @@ impl Borrowed {
                 self.parked = Parked::AtStop;
                 return Ok(());
             }
-            // All that can be held back is; what is left stops processes.
+            // All signals that can be blocked are blocked; the remaining ones stop processes.
             self.keep(libc::WSTOPSIG(status));
             request(libc::PTRACE_CONT, self.thread, 0, ptr::null_mut())?;
         }
@@ -489,8 +493,8 @@ impl Borrowed {
                     request(libc::PTRACE_SYSCALL, self.thread, 0, ptr::null_mut())?;
                     continue;
                 }
-                // Then it has done nothing yet: of all else that it may wait for, nothing can be
-                // given up.
+                // A call that waits for this lock has done nothing yet and can be given up. A call
+                // that waits for anything else cannot.
                 if waits_for_lock(&registers(self.thread)?, self.places.load_lock) {
                     self.forget_stack();
                     return Err(io::Error::new(
@@ -515,7 +519,7 @@ impl Borrowed {
                     self.parked = Parked::AtReturn;
                     return Ok(());
                 }
-                // A stop at a system call takes the place of the one that was asked for.
+                // A stop at a system call replaces the requested stop.
                 if is_late {
                     request(libc::PTRACE_INTERRUPT, self.thread, 0, ptr::null_mut())?;
                 }
@@ -542,8 +546,8 @@ impl Borrowed {
         done_at.is_some_and(|at| read_memory(self.thread, at, &mut word).is_ok() && word != [0; 8])
     }
 
-    /// After a fault: has the thread go on where it gives the loader's lock back. False when it
-    /// does not hold it.
+    /// Continues the thread, after a fault, where it releases the loader's lock. Returns false when
+    /// it does not hold that lock.
     fn recover(&self) -> io::Result<bool> {
         let Some(Recovery { code, stack_word }) = self.recovery else { return Ok(false) };
         let mut bytes = [0; 8];
@@ -552,7 +556,7 @@ impl Borrowed {
         if !(self.stack..self.stack + STACK_BYTES).contains(&stack) {
             return Ok(false);
         }
-        // Once: what comes back to it is beyond help.
+        // Only once: a second fault there cannot be repaired.
         write_memory(self.thread, stack_word, &[0; 8])?;
         let mut now = registers(self.thread)?;
         (now.rip, now.rsp, now.orig_rax) = (code, stack, u64::MAX);
@@ -578,7 +582,7 @@ impl Borrowed {
 
     fn put_back(&mut self) -> io::Result<()> {
         if self.stack != 0 && self.is_held() {
-            // First: what is unmapped may be another mapping soon.
+            // This comes first: the unmapped memory may soon belong to another mapping.
             if let Some(place) = self.note.take() {
                 let _ = write_memory(self.thread, place, &[0; 16]);
             }
@@ -600,16 +604,16 @@ impl Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // A thread that is gone needs nothing.
+        // A thread that has ended needs no signal.
         let _ = self.put_back();
         for signal in self.held_signals.drain(..) {
-            // SAFETY: sends a signal that was on its way there.
+            // SAFETY: sends a signal that was on its way to the thread.
             unsafe { libc::syscall(libc::SYS_tkill, self.thread, signal) };
         }
     }
 }
 
-/// Waiting in steps that grow: a stop comes within microseconds as a rule.
+/// Waits in growing steps: a stop usually comes within microseconds.
 struct Pause(u32);
 
 impl Pause {
@@ -627,7 +631,7 @@ impl Pause {
     }
 }
 
-/// Two return addresses and what is between: the kernel's frame is behind.
+/// Two return addresses and the words between them: the kernel's frame is behind.
 const RETURN_BYTES: u64 = 8 * 3;
 const FRAME_BYTES: u64 = RETURN_BYTES + 8 * (2 + 3 + 8 + 9 + 1 + 1 + 4 + 1 + 8 + 1) + 8;
 
@@ -656,12 +660,12 @@ fn resumed(registers: &libc::user_regs_struct) -> libc::user_regs_struct {
 }
 
 /// Converts the floating-point and vector state from a tracer's form to that of a signal frame. The
-/// latter has words that describe its content. Tiles (AMX) are left out: most threads may not have
+/// latter has words that describe its content. Tiles (AMX) are left out: most threads may not use
 /// them.
 fn restorable_state(extended: &[u8]) -> Vec<u8> {
     const WORDS_AT: usize = 464;
     const LEGACY_BYTES: u32 = 576;
-    /// All up to the protection keys.
+    /// The state components up to the protection keys.
     const FEATURES: u64 = (1 << 10) - 1;
     let mut state = extended.to_vec();
     let Some(features) = extended.get(WORDS_AT..WORDS_AT + 8).and_then(|bytes| bytes.first_chunk()) else {
@@ -694,13 +698,13 @@ fn restorable_state(extended: &[u8]) -> Vec<u8> {
 const MUTEX_WORDS: usize = 10;
 const RECURSIVE: u32 = 1;
 
-/// Returns the thread that holds the mutex; 0 for none. Nothing when these words are no recursive
-/// mutex.
+/// Returns the thread that holds the mutex; 0 for none. Returns `None` when these words are no
+/// recursive mutex.
 fn owner(words: &[u32]) -> Option<u32> {
     match *words {
         [0, 0, 0, 0, RECURSIVE, 0, 0, 0, 0, 0] => Some(0),
-        // A thread that has just taken it has not noted that yet; one about to release it has
-        // already removed the note.
+        // A thread that has just taken it has not stored its id yet; a thread about to release it
+        // has already removed its id.
         [1 | 2, _, owner, _, RECURSIVE, 0, 0, 0, 0, 0] => Some(owner),
         _ => None,
     }
@@ -737,7 +741,7 @@ pub(crate) fn owners(process: i32, parts: &[(u64, u64)]) -> Vec<u32> {
     found
 }
 
-/// Lets a stopped thread go that is traced by this one.
+/// Releases a stopped thread that is traced by this one.
 pub(crate) fn release(thread: i32, signal: c_int) {
     let _ = request(libc::PTRACE_DETACH, thread, 0, ptr::without_provenance_mut(signal as usize));
 }
@@ -746,7 +750,7 @@ pub(crate) fn write_memory(process: i32, address: u64, bytes: &[u8]) -> io::Resu
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote =
         libc::iovec { iov_base: ptr::without_provenance_mut(address as usize), iov_len: bytes.len() };
-    // SAFETY: reads the bytes; the remote address is the kernel's to check.
+    // SAFETY: reads the bytes; the kernel checks the remote address.
     let count = unsafe { libc::process_vm_writev(process, &raw const local, 1, &raw const remote, 1, 0) };
     match count {
         -1 => Err(io::Error::last_os_error()),
@@ -758,7 +762,7 @@ pub(crate) fn write_memory(process: i32, address: u64, bytes: &[u8]) -> io::Resu
 pub(crate) fn read_memory(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: ptr::without_provenance_mut(address as usize), iov_len: into.len() };
-    // SAFETY: the kernel writes no more than there is room for.
+    // SAFETY: the kernel writes at most the size of the buffer.
     let count = unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }

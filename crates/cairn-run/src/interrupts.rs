@@ -4,14 +4,14 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::Duration;
 
-/// The signals that ask a command to end, which are waited for in place of being obeyed.
+/// The signals that ask a command to end. The command waits for them; they do not end it.
 #[derive(Debug)]
 pub struct Interrupts {
     signals: libc::sigset_t,
 }
 
 impl Interrupts {
-    /// From now on they wait, in this thread and those that it starts.
+    /// Blocks the signals from now on, in this thread and those that it starts.
     #[must_use]
     pub fn hold() -> Self {
         let mut signals = MaybeUninit::uninit();
@@ -27,12 +27,12 @@ impl Interrupts {
         }
     }
 
-    /// Waits for one of them, at most so long; true when one came.
+    /// Waits for one of the signals, at most for `time`; returns true when one came.
     #[must_use]
     pub fn wait(&self, time: Duration) -> bool {
         let time =
             libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() };
-        // SAFETY: the set and the time live here; the facts are not wanted.
+        // SAFETY: the set and the time live here; null for the signal's details is allowed.
         unsafe { libc::sigtimedwait(&raw const self.signals, ptr::null_mut(), &raw const time) > 0 }
     }
 }

@@ -1,5 +1,5 @@
-//! The library that is put into programs: carried inside this crate, unpacked where the loader
-//! finds it.
+//! The recording library for programs: carried inside this crate, unpacked where the loader finds
+//! it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -11,19 +11,19 @@ use cairn_files::Directory;
 
 #[cfg(has_library)]
 const BYTES: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_LIBRARY"));
-/// The one for programs with another allocator.
+/// The library for programs with another allocator.
 #[cfg(has_library)]
 const ALLOCATORS: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_ALLOCATORS"));
-/// The one that annotates blocks.
+/// The library that annotates blocks.
 #[cfg(has_library)]
 const ANNOTATE: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_ANNOTATE"));
-/// There is no library for this processor.
+/// Empty, because there is no library for this processor.
 #[cfg(not(has_library))]
 const BYTES: &[u8] = &[];
-/// As above.
+/// Empty, because there is no library for this processor.
 #[cfg(not(has_library))]
 const ALLOCATORS: &[u8] = &[];
-/// As above.
+/// Empty, because there is no library for this processor.
 #[cfg(not(has_library))]
 const ANNOTATE: &[u8] = &[];
 
@@ -42,7 +42,7 @@ impl Library {
     ///
     /// # Errors
     ///
-    /// When neither can be written to; and on processors that there is no library for.
+    /// When neither can be written to, and on processors without a library.
     pub fn unpack() -> io::Result<Self> {
         Self::unpack_bytes(BYTES, "libcairn_preload")
     }
@@ -58,7 +58,8 @@ impl Library {
         Self::unpack_bytes(ALLOCATORS, "libcairn_preload_allocators")
     }
 
-    /// Returns the library that records nothing, and puts in front of every block who allocated it.
+    /// Returns the library that records nothing, and writes the allocating stack in front of every
+    /// block.
     ///
     /// # Errors
     ///
@@ -87,14 +88,14 @@ impl Library {
         Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
     }
 
-    /// Where it is.
+    /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Where it may lie, best first.
+/// Returns the directories where it may lie, best first.
 fn directories() -> impl Iterator<Item = PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())
@@ -105,7 +106,7 @@ fn directories() -> impl Iterator<Item = PathBuf> {
     cache.into_iter().chain([shared]).filter(|path| path.is_absolute() && is_one_word(path))
 }
 
-/// Returns whether the loader takes a path for one of a library, and not for several.
+/// Returns whether the loader takes a path as that of one library, and not of several.
 fn is_one_word(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ' | b'$'))
 }
@@ -123,7 +124,7 @@ fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathB
     if directory.read_own(name).and_then(|file| holds(file, content)).unwrap_or(false) {
         return Ok(path);
     }
-    // Beside the place and then renamed: the one who finds it finds it whole.
+    // The file is written beside the place and then renamed: readers find it complete.
     let (fresh, mut file) = fresh_file(&directory, name)?;
     let written = file.write_all(content).and_then(|()| directory.rename(&fresh, name));
     if written.is_err() {
@@ -132,8 +133,8 @@ fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathB
     written.map(|()| path)
 }
 
-/// Returns a file next to `name` that nobody else writes to. Neither does another thread, nor a
-/// process with the same PID in another container and the same cache directory.
+/// Creates a file next to `name` that no other thread or process writes to. Another process may
+/// have the same PID, in another container with the same cache directory.
 fn fresh_file(directory: &Directory, name: &OsStr) -> io::Result<(OsString, fs::File)> {
     let mut number = 0_u32;
     loop {
@@ -141,7 +142,7 @@ fn fresh_file(directory: &Directory, name: &OsStr) -> io::Result<(OsString, fs::
         fresh.push(format!(".{}.{number}", process::id()));
         match directory.create_new_with_mode(&fresh, 0o755) {
             Ok(file) => return Ok((fresh, file)),
-            // Another one's, or left by one that was killed.
+            // The file is another process's, or was left by a killed one.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
             Err(error) => return Err(error),
         }

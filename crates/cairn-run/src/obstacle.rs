@@ -1,10 +1,10 @@
-//! Why a program cannot be started, or not be recorded, and what to do instead.
+//! Reasons why a program cannot be started, or not be recorded, and remedies.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why not. The text says what is the matter, and what helps.
+/// A reason why a program cannot be recorded. The text has the cause and a remedy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Obstacle {
@@ -13,45 +13,45 @@ pub enum Obstacle {
         /// The name.
         name: PathBuf,
     },
-    /// It cannot be run.
+    /// The file cannot be run.
     NotExecutable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is linked statically: there is no loader that would load a library into it.
+    /// The program is linked statically: there is no loader that would load a library into it.
     Static {
         /// The file.
         path: PathBuf,
     },
-    /// It is glibc's loader, which is given by its arguments what to run.
+    /// The file is glibc's loader, which runs the program that its arguments name.
     Loader {
         /// The file.
         path: PathBuf,
     },
-    /// It gains rights when it is run; the loader then loads no foreign libraries.
+    /// The program gains rights when it is run; the loader then loads no foreign libraries.
     GainsRights {
         /// The file.
         path: PathBuf,
-        /// By what.
+        /// The source of the rights.
         by: &'static str,
     },
-    /// It is for another kind of processor, or of 32 bits.
+    /// The program is for another kind of processor, or has 32 bits.
     OtherMachine {
         /// The file.
         path: PathBuf,
-        /// Purpose.
+        /// The program's kind of processor.
         machine: String,
     },
-    /// It uses another loader than glibc's.
+    /// The program uses another loader than glibc's.
     OtherLoader {
         /// The file.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum Obstacle {
         /// The sanitizer's library.
         library: String,
     },
-    /// It has an allocator of its own, whose calls cannot be seen from outside.
+    /// The program has an allocator of its own, whose calls cannot be seen from outside.
     OwnAllocator {
         /// The file.
         path: PathBuf,
@@ -74,7 +74,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Returns true when the program could run, unrecorded.
+    /// Returns true when the program could run without being recorded.
     #[must_use]
     pub const fn can_run(&self) -> bool {
         !matches!(self, Self::NotFound { .. } | Self::NotExecutable { .. })

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use crate::End;
 
-/// The system's allocator for a command that starts a program ([`Start`](crate::Start)). When
-/// nothing is left while the program runs, the command says so, waits for the program's end and
-/// ends as it did; when the program has ended, the command ends so at once. The same becomes of an
-/// abort, with this allocator or without. Without a program, and where the answer may be an error
-/// ([`Vec::try_reserve`] knows no difference), it is the system's.
+/// The system's allocator for a command that starts a program ([`Start`](crate::Start)). When no
+/// memory is left while the program runs, the command reports that, waits for the program's end and
+/// ends as it did; when the program has already ended, the command ends in the same way at once. An
+/// abort has the same effect, with this allocator or without. Without a program, it acts as the
+/// system's allocator. It also does so where the caller may accept an error; [`Vec::try_reserve`]
+/// is no such case, because it cannot be distinguished.
 ///
 /// ```
 /// #[global_allocator]
@@ -23,31 +24,31 @@ use crate::End;
 #[derive(Clone, Copy, Debug)]
 pub struct Outliving;
 
-/// The program, or [`NONE`], or [`ENDED`].
+/// The program's process id, or [`NONE`], [`ENDED`] or [`TAKEN`].
 static PROGRAM: AtomicI32 = AtomicI32::new(NONE);
 const NONE: i32 = 0;
 const ENDED: i32 = -1;
-/// A thread has found that nothing is left, and will end all.
+/// Value when a thread has found that no memory is left, and is about to end the process.
 const TAKEN: i32 = -2;
-/// How it ended: the status, or 256 and the signal.
+/// How the program ended: the status, or 256 and the signal.
 static END: AtomicU32 = AtomicU32::new(0);
 const SIGNAL: u32 = 256;
 
 /// Notes the program that this process has started.
 pub(crate) fn note_start(process: c_int) {
     PROGRAM.store(process, Ordering::Release);
-    // SAFETY: a handler that makes only calls which handlers may make, and nothing is asked of the
-    // old one.
+    // SAFETY: the handler makes only calls that handlers may make, and the old action is not
+    // requested.
     unsafe { libc::signal(libc::SIGABRT, aborted as *const () as libc::sighandler_t) };
 }
 
-/// Rust aborts a process in this way on stack overflow, or without memory outside the allocator. It
-/// has said so.
+/// Handles SIGABRT. Rust aborts a process in this way on stack overflow, or without memory outside
+/// the allocator, after it has printed a message.
 extern "C" fn aborted(_: c_int) {
     nothing_is_left();
 }
 
-/// Notes that the program is no longer this process's, and its end if it ran.
+/// Notes that the program is no longer this process's child, and how it ended if it ran.
 pub(crate) fn note_end(end: Option<End>) {
     if let Some(end) = end {
         END.store(
@@ -83,12 +84,13 @@ fn nothing_is_left() {
             unsafe { libc::pause() };
         },
     };
-    // SAFETY: ends the process at once: what else there is to do at its end may need memory.
+    // SAFETY: ends the process at once, because the usual exit may need memory.
     end.imitate_by(|status| unsafe { libc::_exit(status) })
 }
 
 fn say(text: &str) {
-    // SAFETY: text that lives here. Where nobody reads it, nothing can be done.
+    // SAFETY: the text lives here. A failed write is ignored, because there is no other way to
+    // report.
     unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }
 
@@ -97,7 +99,7 @@ fn wait_for(program: c_int) -> End {
         let mut status = 0;
         // SAFETY: our child, and a place for the status.
         let found = unsafe { libc::waitpid(program, &raw mut status, 0) };
-        // SAFETY: this thread's own.
+        // SAFETY: the place is this thread's own.
         let was_interrupted = found < 0 && unsafe { *libc::__errno_location() } == libc::EINTR;
         if found == program {
             return End::of(status);
@@ -108,7 +110,7 @@ fn wait_for(program: c_int) -> End {
     }
 }
 
-// SAFETY: the system's allocator, and nothing is returned that it did not return.
+// SAFETY: every call goes to the system's allocator, and only its pointers are returned.
 unsafe impl GlobalAlloc for Outliving {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: `GlobalAlloc` requires of our caller what it requires of us here: a layout of a

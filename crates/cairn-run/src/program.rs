@@ -1,7 +1,7 @@
-//! Which file a command is, and whether a library can be put into it.
+//! Finds the file of a command, and checks whether a library can be loaded into it.
 //!
-//! All answers here come before the program starts, from its file alone. The peers' wrappers
-//! start first, and then wait for a library that never comes.
+//! All answers here come before the program starts, from its file alone. Wrappers of other
+//! profilers start first, and then wait for a library that never comes.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -24,20 +24,20 @@ use crate::Obstacle;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     path: PathBuf,
-    /// As it was called: the first argument that it gets.
+    /// The name as the caller gave it: the first argument that the program gets.
     name: OsString,
 }
 
-/// The processor that this is built for, as ELF files name it and as people do.
+/// The processor that this crate is built for, as ELF files name it and as people do.
 pub(crate) const OWN_MACHINE: (u16, &str) =
     if cfg!(target_arch = "aarch64") { (EM_AARCH64.0, "AArch64") } else { (EM_X86_64.0, "x86-64") };
 
-/// The kernel follows no more scripts that are interpreted by scripts.
+/// Maximum depth of scripts that are interpreted by scripts, as in the kernel.
 const MAX_SCRIPTS: usize = 5;
 
 impl Program {
-    /// Finds `name`, as the shell does: with a slash in it, it is a path; else it is looked for in
-    /// `PATH`.
+    /// Finds `name`, as the shell does. With a slash in it, it is a path; otherwise it is searched
+    /// in `PATH`.
     ///
     /// # Errors
     ///
@@ -74,19 +74,19 @@ impl Program {
         Err(refused.unwrap_or_else(|| Obstacle::NotFound { name: name.into() }))
     }
 
-    /// Its file.
+    /// Returns the program's file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// As it was called.
+    /// Returns the name as the caller gave it.
     #[must_use]
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// Returns whether it can be recorded. For a script, the interpreter is examined; for
+    /// Returns whether the program can be recorded. For a script, the interpreter is examined; for
     /// `/usr/bin/env`, the program that it starts.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Program {
             }
             path = match interpreter(&start) {
                 Some(interpreter) => interpreter,
-                // Neither: the shell would interpret it, and so does `Start`.
+                // It is neither: the shell would interpret it, and so does `Start`.
                 None => PathBuf::from("/bin/sh"),
             };
             if let Err(error) = runnable(&path) {
@@ -116,7 +116,7 @@ impl Program {
 }
 
 impl Program {
-    /// Returns the GNU build id in its file, if there is one.
+    /// Returns the GNU build id in the program's file, if there is one.
     #[must_use]
     pub fn build_id(&self) -> Option<Vec<u8>> {
         let file = ReadCache::new(File::open(&self.path).ok()?);
@@ -124,8 +124,8 @@ impl Program {
         parsed.build_id().ok().flatten().map(<[u8]>::to_vec)
     }
 
-    /// Returns whether the loader finds jemalloc, tcmalloc or mimalloc for it, as shared libraries.
-    /// The loader itself is asked, by its own `--list`; nothing of the program runs.
+    /// Returns whether the loader finds jemalloc, tcmalloc or mimalloc for the program. The
+    /// loader's own `--list` answers this; no code of the program runs.
     #[must_use]
     pub fn uses_other_allocator(&self) -> bool {
         const LOADER: &str = if cfg!(target_arch = "aarch64") {
@@ -160,14 +160,14 @@ fn runnable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// As much of a file as the kernel reads for a script.
+/// Returns the bytes of a file that the kernel reads for a script.
 fn start_of(path: &Path) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
     File::open(path)?.take(256).read_to_end(&mut start)?;
     Ok(start)
 }
 
-/// Returns what a script's first line names; behind `env`, the program that this starts.
+/// Returns the interpreter in a script's first line, or behind `env` the program that this starts.
 fn interpreter(start: &[u8]) -> Option<PathBuf> {
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t' | b'\r')).filter(|word| !word.is_empty());
@@ -221,7 +221,7 @@ fn inspect_file(path: &Path, start: &[u8]) -> Result<(), Obstacle> {
     Ok(())
 }
 
-/// Returns what the matter is with a program that names no loader.
+/// Returns the obstacle in a program that names no loader.
 fn without_loader(path: &Path) -> Obstacle {
     let real = fs::canonicalize(path).unwrap_or_default();
     let is_loader = real.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"));
@@ -242,10 +242,10 @@ fn machine_name(class: u8, machine: u16) -> String {
     }
 }
 
-/// Returns whether the kernel would run it with more rights than ours.
+/// Returns whether the kernel would run the program with more rights than ours.
 fn gains_rights(path: &Path) -> Result<(), Obstacle> {
     let Ok(facts) = fs::metadata(path) else { return Ok(()) };
-    // SAFETY: take nothing and cannot fail.
+    // SAFETY: the calls take no argument and cannot fail.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let by = if facts.mode() & libc::S_ISUID != 0 && facts.uid() != user {
         "set-user-id"
@@ -267,8 +267,8 @@ fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(text.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// Returns the sanitizer's library that the program is linked with, if it must come before ours.
-/// Linked statically, it is an allocator of the program's own.
+/// Returns the sanitizer's library that the program is linked with, if it must come before ours. A
+/// statically linked sanitizer counts as the program's own allocator.
 fn needed_sanitizer<'data, R: ReadRef<'data>>(
     header: &FileHeader64<Endianness>,
     endian: Endianness,
@@ -290,8 +290,8 @@ fn needed_sanitizer<'data, R: ReadRef<'data>>(
     names.map(|name| name.into_owned()).find(|name| is_sanitizer(name))
 }
 
-/// Returns whether the program itself defines `malloc`. All callers then use that one, or its own
-/// calls do not reach a library.
+/// Returns whether the program itself defines `malloc`. All callers then use that definition, or
+/// the program's own calls do not reach a library.
 fn has_own_malloc<'data, R: ReadRef<'data>>(
     header: &FileHeader64<Endianness>,
     endian: Endianness,
@@ -300,8 +300,8 @@ fn has_own_malloc<'data, R: ReadRef<'data>>(
     let Ok(sections) = header.sections(endian, file) else { return false };
     [SHT_DYNSYM, SHT_SYMTAB].into_iter().any(|kind| {
         let Ok(symbols) = sections.symbols(endian, file, kind) else { return false };
-        // All names at once: a compiler has thirty thousand, and each would be two calls of the
-        // kernel.
+        // All names at once: a compiler has thirty thousand, and reading each alone would take two
+        // system calls.
         let names = sections.section(symbols.string_section()).and_then(|section| section.data(endian, file));
         let Ok(names) = names else { return false };
         let strings = StringTable::new(names, 0, names.len() as u64);

@@ -1,11 +1,11 @@
-//! The start of a program, the signals that come meanwhile, and its end.
+//! The start of a program, the signals during its run, and its end.
 //!
 //! Rust's own `Command` gives the program an empty signal mask and a default SIGPIPE, whatever we
-//! inherited. Here it gets what it would get without us.
+//! inherited. Here the program gets the same state as without us.
 //!
 //! Signals are not handled but waited for: those that a terminal or an administrator may send are
 //! blocked in this process and taken by [`Running::wait`]. A terminal sends to the program too, so
-//! only what a process sent to us alone is passed on.
+//! only signals that a process sent to us alone are forwarded.
 
 use std::ffi::{CString, NulError, OsStr, OsString, c_int};
 use std::io;
@@ -27,7 +27,7 @@ pub struct Start<'a> {
     pub library: Option<(&'a Library, &'a OsStr)>,
 }
 
-/// Why it did not start.
+/// A reason why the program did not start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
@@ -60,10 +60,10 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// Returns whether a line on the terminal at standard error disturbs nobody. This process is then
-/// in the foreground, and the terminal takes whole lines. A program that draws on the terminal, or
-/// reads its keys, has it for itself; and a terminal may stop a process in the background that
-/// writes to it.
+/// Returns whether a line on the terminal at standard error is harmless. This process is then in
+/// the foreground, and the terminal takes whole lines. A program that draws on the terminal, or
+/// reads its keys, uses it alone; and a terminal may stop a process in the background that writes
+/// to it.
 #[must_use]
 pub fn terminal_takes_lines() -> bool {
     // SAFETY: zeros are a value of it, and the call only writes to it.
@@ -71,8 +71,8 @@ pub fn terminal_takes_lines() -> bool {
         let mut modes: libc::termios = mem::zeroed();
         libc::tcgetattr(libc::STDERR_FILENO, &raw mut modes) == 0 && modes.c_lflag & libc::ICANON != 0
     };
-    // SAFETY: both only ask. The first one fails for a terminal that controls another session:
-    // nobody stops us there.
+    // SAFETY: both calls only read state. The first one fails for a terminal that controls another
+    // session; no terminal stops us there.
     let (foreground, own) = unsafe { (libc::tcgetpgrp(libc::STDERR_FILENO), libc::getpgrp()) };
     is_by_line && (foreground < 0 || foreground == own)
 }
@@ -94,7 +94,8 @@ impl Failure {
     fn new() -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        // SAFETY: an anonymous mapping where the kernel likes it touches no existing memory.
+        // SAFETY: an anonymous mapping at an address that the kernel chooses touches no existing
+        // memory.
         match unsafe { libc::mmap(ptr::null_mut(), size_of::<c_int>(), protection, flags, -1, 0) } {
             libc::MAP_FAILED => Err(io::Error::last_os_error()),
             address => Ok(Self(address.cast())),
@@ -102,25 +103,25 @@ impl Failure {
     }
 
     const fn word(&self) -> &AtomicI32 {
-        // SAFETY: mapped for as long as this is there, zeroed, aligned to a page.
+        // SAFETY: mapped as long as `self` lives, zeroed, aligned to a page.
         unsafe { AtomicI32::from_ptr(self.0) }
     }
 }
 
 impl Drop for Failure {
     fn drop(&mut self) {
-        // SAFETY: made by `new`.
+        // SAFETY: `new` made the mapping.
         unsafe { libc::munmap(self.0.cast(), size_of::<c_int>()) };
     }
 }
 
-/// Event that [`Running::wait`] waited for.
+/// An event that [`Running::wait`] reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// The time is over.
     Tick,
-    /// A signal that asks for an end came; the program has it too.
+    /// A signal that asks for an end came; the program has received it too.
     Asked(c_int),
     /// The program ended.
     Ended(End),
@@ -129,23 +130,23 @@ pub enum Event {
 /// How a program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// By itself, with this status.
+    /// By exit, with this status.
     Status(u8),
     /// By this signal.
     Signal(c_int),
 }
 
-/// The signals that are waited for.
+/// The signals that this process waits for.
 const TAKEN: [c_int; 7] =
     [libc::SIGCHLD, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
-/// The loader takes both for the end of a path in `LD_PRELOAD`.
+/// Environment variable with the libraries that the loader loads first.
 const PRELOAD: &str = "LD_PRELOAD";
 const OPTIONS: &str = "CAIRN_HEAP";
 
 impl Start<'_> {
-    /// Starts it. Call this before the process has a second thread: those would not have the
-    /// signals blocked.
+    /// Starts the program. Call this before the process has a second thread: such a thread would
+    /// not have the signals blocked.
     ///
     /// # Errors
     ///
@@ -165,17 +166,17 @@ impl Start<'_> {
         let failure = Failure::new()?;
 
         let (signals, mut inherited_mask) = (set_of(&TAKEN), set_of(&[]));
-        // SAFETY: sets that live here.
+        // SAFETY: the sets live here.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, &raw mut inherited_mask) };
-        // Ended children must be waited for, whatever we inherited.
-        // SAFETY: no handler.
+        // Ended children must stay until they are waited for, whatever we inherited.
+        // SAFETY: no handler is set.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-        // SAFETY: the child calls only what may be called there.
+        // SAFETY: the child makes only calls that are allowed between fork and exec.
         let process = unsafe { libc::fork() };
         match process {
             -1 => {
                 let error = io::Error::last_os_error();
-                // SAFETY: the set from above.
+                // SAFETY: the set is the one from above.
                 unsafe {
                     libc::pthread_sigmask(libc::SIG_SETMASK, &raw const inherited_mask, ptr::null_mut())
                 };
@@ -183,7 +184,7 @@ impl Start<'_> {
             }
             0 => {
                 inherited::restore();
-                // SAFETY: arrays of texts with a null pointer at their ends.
+                // SAFETY: both are arrays of texts with a null pointer at their ends.
                 let error = unsafe {
                     libc::pthread_sigmask(libc::SIG_SETMASK, &raw const inherited_mask, ptr::null_mut());
                     libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr());
@@ -203,7 +204,8 @@ impl Start<'_> {
         }
     }
 
-    /// Ours, with the library in it: in front of what is preloaded already, in the same place.
+    /// Returns our environment with the library in it. The library comes before those that are
+    /// preloaded already, in the same variable.
     fn environment(&self) -> Result<Vec<CString>, NulError> {
         let mut variables: Vec<(OsString, OsString)> = env::vars_os().collect();
         if let Some((library, options)) = self.library {
@@ -240,7 +242,7 @@ fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
 }
 
 fn set_of(signals: &[c_int]) -> libc::sigset_t {
-    // SAFETY: an integer array, made a set by the call.
+    // SAFETY: an integer array is valid in any state, and the call makes it a set.
     unsafe {
         let mut set = mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -252,13 +254,13 @@ fn set_of(signals: &[c_int]) -> libc::sigset_t {
 }
 
 impl Running {
-    /// Its process.
+    /// Returns the program's process id.
     #[must_use]
     pub const fn process(&self) -> u32 {
         self.process as u32
     }
 
-    /// Waits until something happens, at most for `time`.
+    /// Waits until an event happens, at most for `time`.
     ///
     /// # Errors
     ///
@@ -276,11 +278,12 @@ impl Running {
         // SAFETY: a set, a place and a time that live here.
         let signal = unsafe { libc::sigtimedwait(&raw const self.signals, &raw mut facts, &raw const time) };
         match signal {
-            // Over, or interrupted: the same to who waits.
+            // The time is over, or a signal interrupted: both are the same for the caller.
             -1 => Ok(Event::Tick),
             libc::SIGCHLD => Ok(self.end()?.map_or(Event::Tick, Event::Ended)),
             signal => {
-                // From a terminal it went to the program too; from a process, to us alone.
+                // A signal from a terminal went to the program too; one from a process, to us
+                // alone.
                 if facts.si_code != libc::SI_KERNEL {
                     // SAFETY: our child, which was not waited for.
                     unsafe { libc::kill(self.process, signal) };
@@ -307,7 +310,7 @@ impl Running {
 }
 
 impl End {
-    /// Returns what `waitpid` says.
+    /// Returns the result of `waitpid`.
     pub(crate) fn of(status: c_int) -> Self {
         if libc::WIFSIGNALED(status) {
             Self::Signal(libc::WTERMSIG(status))
@@ -321,7 +324,7 @@ impl End {
         self.imitate_by(|status| std::process::exit(status))
     }
 
-    /// As [`imitate`](Self::imitate), with another way to end with a status.
+    /// Does the same as [`imitate`](Self::imitate), with another way to end with a status.
     pub(crate) fn imitate_by(self, exit: fn(c_int) -> !) -> ! {
         let signal = match self {
             Self::Status(status) => exit(status.into()),
@@ -329,14 +332,14 @@ impl End {
         };
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         let set = set_of(&[signal]);
-        // SAFETY: no handler, a limit and a set that live here.
+        // SAFETY: no handler is set, and the limit and the set live here.
         unsafe {
             libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut());
         }
-        // Not reached, but for signals that end nothing.
+        // Only reached for signals that end no process.
         exit(128 + signal)
     }
 }

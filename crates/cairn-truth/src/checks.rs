@@ -31,8 +31,9 @@ pub extern "C" fn truth_check_all() {
     compare_with_callers(stack, Counter::OtherWalks);
 }
 
-/// Compares the walk of frame pointers, from the caller's own (`__builtin_frame_address(0)`) to the
-/// frame that returns to `last`; the C library outside of it has no frame pointers.
+/// Compares the walk of frame pointers with the truth, up to the frame that returns to `last`. It
+/// begins at the caller's own (`__builtin_frame_address(0)`). The C library outside of it has no
+/// frame pointers.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_check_frame_pointers(frame_pointer: u64, last: u64) {
     let memory = FnMemory(|address: AbsoluteAddress, into: &mut [u8]| {
@@ -100,8 +101,8 @@ pub extern "C" fn truth_frame(number: u32, index: usize) -> u64 {
     pcs(stack_of(number)).nth(index).unwrap_or(0)
 }
 
-/// The reason why the stack ends: 0 at the start of its thread, 1 for code without unwind
-/// information, 2 at the limit, 3 otherwise.
+/// Returns the reason why the stack ends, as a number. It is 0 at the start of its thread, 1 for
+/// code without unwind information, 2 at the limit, 3 otherwise.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_stop_reason(number: u32) -> u32 {
     match stack_of(number).stop_reason() {

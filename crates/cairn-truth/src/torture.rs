@@ -16,8 +16,8 @@ use crate::report::{Counter, add, store_wrong};
 /// The outermost return addresses of the threads so far, by libgcc.
 static ENDS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
-/// Maximum distance from a known end; a thread that is interrupted in its first function has
-/// another pc there, but a near one.
+/// Maximum distance from a known end; 512, to accept the other addresses of a first function. A
+/// thread that is interrupted in its first function has another pc there, but a near one.
 const NEAR_BYTES: u64 = 512;
 
 /// Records the end of the calling thread's stacks. Must precede all other captures of the thread.

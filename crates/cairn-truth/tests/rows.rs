@@ -7,8 +7,8 @@ use std::time::Duration;
 use cairn_truth::driver::Workplace;
 use cairn_truth::report::Counter;
 
-/// Every case, with a flag for stacks that continue where libgcc ends, and one for stacks that are
-/// cut there.
+/// Every case, with what lies beyond libgcc's end. Some stacks continue where libgcc ends, and some
+/// are cut there.
 const CASES: &[(&str, Beyond)] = &[
     ("rbp_as_number", Beyond::Nothing),
     ("pushes_in_the_middle", Beyond::Nothing),

@@ -46,8 +46,8 @@ pub enum CompactRule {
     },
     /// The table has no information about the function.
     None,
-    /// Only the function's code has the information, such as a frame size that is an operand of an
-    /// instruction.
+    /// Only the function's code has the information. A frame size that is an operand of an
+    /// instruction is an example.
     Unsupported,
 }
 
@@ -156,8 +156,8 @@ impl<'a> CompactTable<'a> {
     }
 }
 
-/// The last of `count` sorted entries that does not begin behind `wanted`; `None` if all do, or one
-/// cannot be read.
+/// Finds the last of `count` sorted entries that does not begin behind `wanted`. Returns `None` if
+/// all do, or if one cannot be read.
 fn last_not_above(count: usize, wanted: u32, first_of: impl Fn(usize) -> Option<u32>) -> Option<usize> {
     let (mut low, mut high) = (0, count);
     while low < high {
@@ -255,9 +255,9 @@ impl CompactRule {
     }
 }
 
-/// The distance below the caller's stack pointer where a frameless function of x86-64 has saved
-/// rbp, if it has: `count` registers lie below the return address, in an order that `permutation`
-/// numbers.
+/// Returns the distance below the caller's stack pointer where a frameless function has saved rbp.
+/// Only x86-64 has this. `count` registers lie below the return address, in an order that
+/// `permutation` numbers.
 fn saved_frame_pointer(count: u32, permutation: u32) -> Result<Option<u32>, ()> {
     const RBP: usize = 6;
     /// Number of ways to choose the registers that follow each place, by the number of registers.

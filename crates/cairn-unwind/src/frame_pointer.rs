@@ -45,8 +45,8 @@ pub struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// The record begins at the frame pointer: x86, AArch64, and Arm as LLVM compiles it (`r7` in
-    /// Thumb code, else `r11`).
+    /// The record begins at the frame pointer. This is so on x86, AArch64, and Arm as LLVM compiles
+    /// it (`r7` in Thumb code, else `r11`).
     pub const PAIR_AT_FRAME_POINTER: Self = Self { words_below: 0 };
 
     /// The record ends at the frame pointer, `s0`.

@@ -31,8 +31,8 @@ pub trait Machine: Copy + fmt::Debug + 'static {
     /// True where tables may mark return addresses as signed. The marks are not needed: the mask of
     /// [`Registers`] strips a signature, and does not change an unsigned address.
     const SIGNS_RETURN_ADDRESSES: bool;
-    /// True when the caller's frame must be strictly higher even for a leaf, because the call
-    /// itself pushed a word.
+    /// True when even a leaf's caller has a strictly higher frame, because the call itself pushed a
+    /// word.
     const CALL_PUSHES: bool;
 
     /// The program that nearly all CIEs of the machine share, if it has more than one instruction.

@@ -9,7 +9,7 @@ use cairn_format::AbsoluteAddress;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// When the outermost frame was reached: it has no caller by its tables, or its frame pointer
+    /// When the outermost frame was reached. It has no caller by its tables, or its frame pointer
     /// or return address is zero.
     EndOfStack,
     /// When the maximum number of frames was found. The stack continues.

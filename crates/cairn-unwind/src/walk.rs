@@ -69,8 +69,8 @@ pub enum FoundBy {
     /// By the frame pointer, because no table covers the callee. Plausible: the record lies in the
     /// used stack and its return address is code.
     FramePointer,
-    /// By the return address that a call has stored, because the callee's pc was not code, as after
-    /// a call through a null pointer.
+    /// By the return address that a call has stored, because the callee's pc was not code. A call
+    /// through a null pointer is an example.
     BadCall,
 }
 
@@ -128,8 +128,8 @@ struct Scratch<M: Machine> {
 }
 
 impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
-    /// Default maximum of frames: enough for a runaway recursion on a stack of 8 MiB, and an end
-    /// for a cycle that the progress check does not detect.
+    /// Default maximum of frames; 2^20, because a runaway recursion on a stack of 8 MiB has fewer.
+    /// It also ends a cycle that the progress check does not detect.
     pub const DEFAULT_LIMIT: u32 = 1 << 20;
 
     /// Starts a walk from the registers of an interrupted or stopped thread.
@@ -148,15 +148,15 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         }
     }
 
-    /// Marks the first pc as a return address instead of an interrupted pc, for a function that
-    /// captures its own stack.
+    /// Marks the first pc as a return address instead of an interrupted pc. A function that
+    /// captures its own stack needs this.
     #[must_use]
     pub fn from_return_address(mut self) -> Self {
         self.is_exact_pc = false;
         self
     }
 
-    /// Sets the bounds of the stack, outside of which frame pointers are invalid. Tables may lead
+    /// Sets the bounds of the stack. Outside of them, frame pointers are invalid. Tables may lead
     /// elsewhere, as from a signal's alternate stack; the memory reader decides what is readable.
     #[must_use]
     pub fn with_stack(mut self, stack: AddressRange) -> Self {
@@ -164,8 +164,8 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         self
     }
 
-    /// Changes the bounds of [`with_stack`](Self::with_stack) for the remaining frames, when the
-    /// walk has reached another stack.
+    /// Changes the bounds of [`with_stack`](Self::with_stack) for the remaining frames. This is for
+    /// a walk that has reached another stack.
     pub fn set_stack(&mut self, stack: AddressRange) {
         self.stack = stack;
     }
@@ -301,8 +301,8 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         &self.registers
     }
 
-    /// The registers, to be set before the first frame is requested, for a walk that is created in
-    /// place without registers.
+    /// Returns the registers, for a walk that is created in place without registers. Set them
+    /// before the first frame is requested.
     pub fn registers_mut(&mut self) -> &mut Registers<M> {
         &mut self.registers
     }

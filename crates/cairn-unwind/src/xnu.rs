@@ -28,7 +28,7 @@ use cairn_wire::xnu::Packer;
 
 use crate::{AddressRange, MemoryReader, StopReason};
 
-/// Darwin's `EFAULT`, which the kernel reports for an unreadable frame and for an invalid frame
+/// Darwin's `EFAULT`. The kernel reports it for an unreadable frame and for an invalid frame
 /// pointer.
 pub const ERROR_BAD_ADDRESS: u32 = 14;
 
@@ -57,7 +57,7 @@ impl Validity {
     }
 }
 
-/// Selects whether the kernel's errors are corrected or reproduced; the module documentation lists
+/// Selects whether the kernel's errors are corrected or reproduced. The module documentation lists
 /// them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Quirks {
@@ -100,7 +100,7 @@ pub struct UserWalk {
     pub word_size: WordSize,
     /// The frame pointers that are followed.
     pub validity: Validity,
-    /// The bits of an address that hold no pointer authentication code; all of them unless the
+    /// The bits of an address that hold no pointer authentication code. All bits are set unless the
     /// process signs pointers.
     pub address_mask: u64,
     /// Selects whether the kernel's errors are reproduced.
@@ -138,7 +138,7 @@ impl UserWalkInfo {
 /// The place where an async stack branches off a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AsyncStack {
-    /// The index of the recorded address whose frame has the mark; the async stack replaces the
+    /// The index of the recorded address whose frame has the mark. The async stack replaces the
     /// addresses from here on.
     pub start_index: usize,
     /// The first async frame, to start a walk from; `None` when the word that holds it could not be
@@ -183,8 +183,8 @@ impl UserWalk {
         self.describe(&state, stop, addresses.len())
     }
 
-    /// Follows the async stack that an earlier walk of this stack found; `None` when that walk met
-    /// no async frame.
+    /// Follows the async stack that an earlier walk of this stack found. Returns `None` when that
+    /// walk met no async frame.
     ///
     /// Its resume points are recorded plus one, so that the look-up of `address - 1`, as for a
     /// return address, finds the resume point.
@@ -295,8 +295,8 @@ impl UserWalk {
     }
 }
 
-/// The saved frame pointer and the return address of the record at `frame`, in one read as the
-/// kernel does it.
+/// Returns the saved frame pointer and the return address of the record at `frame`. It reads both
+/// at once, as the kernel does.
 fn read_record<M: MemoryReader>(
     memory: &M,
     frame: AbsoluteAddress,
@@ -538,8 +538,8 @@ impl KernelWalk {
         }
     }
 
-    /// Returns the next frame if the output is full, whether the stack is cut, and the reason why
-    /// the walk ended.
+    /// Returns the next frame if the output is full, whether the stack is cut, and the reason for
+    /// the end.
     fn walk<M: MemoryReader>(
         &self,
         memory: &M,

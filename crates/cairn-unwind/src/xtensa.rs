@@ -41,8 +41,8 @@ pub struct Windows<'a> {
 }
 
 impl Windows<'_> {
-    /// `a0` and `a1` of the caller, if they are in the file, and the file with the caller's window
-    /// as the current one.
+    /// Returns `a0` and `a1` of the caller, if they are in the file, and the file. The file has the
+    /// caller's window as the current one.
     fn caller(self, rotation: u32) -> Option<(Self, u32, u32)> {
         let groups = u32::try_from(self.file.len() / 4).ok().filter(|groups| matches!(groups, 8 | 16))?;
         let base = (self.base % groups).wrapping_sub(rotation) % groups;

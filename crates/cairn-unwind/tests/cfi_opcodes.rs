@@ -430,7 +430,7 @@ fn rules_pack_rows_that_fit_and_reject_others() {
             program().def_cfa_expression(&[0x76, 0x78, 6]).expression(6, &[0x76, 0]),
             Rule::realigned(8, true),
         ),
-        ("realigned, rbp kept", program().def_cfa_expression(&[0x76, 0x78, 6]), Rule::realigned(8, false)),
+        ("realigned, rbp saved", program().def_cfa_expression(&[0x76, 0x78, 6]), Rule::realigned(8, false)),
         (
             "realigned, rbp elsewhere",
             program().def_cfa_expression(&[0x76, 0x78, 6]).expression(6, &[0x76, 8]),

@@ -146,8 +146,8 @@ impl Xtensa {
         &mut self.file[(self.base * 4 + number) % count]
     }
 
-    /// The window overflow exception: the oldest function loses its registers, to below the stack
-    /// pointer of its callee.
+    /// Raises the window overflow exception. The oldest function loses its registers, to below the
+    /// stack pointer of its callee.
     fn spill(&mut self, group: usize) {
         assert!(self.start >> group & 1 == 1);
         let next =

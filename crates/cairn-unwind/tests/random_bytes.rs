@@ -195,7 +195,7 @@ proptest! {
     fn folded_frames_add_up(addresses in proptest::collection::vec(1_u64..5, 0..60)) {
         let frames: Vec<Frame> = addresses.iter().map(|&address| Frame::ReturnAddress(at(address))).collect();
         let folded: Vec<Frame> = FoldRecursion::<_, 4>::new(frames.iter().copied()).collect();
-        // Unfolding: so many frames as were omitted, going round through those given out last.
+        // Unfolding: as many frames as were omitted, going round through those given out last.
         let mut unfolded: Vec<Frame> = Vec::new();
         for (place, frame) in folded.iter().enumerate() {
             let Frame::Omitted(count) = *frame else { unfolded.push(*frame); continue };

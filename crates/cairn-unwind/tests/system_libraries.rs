@@ -269,8 +269,8 @@ fn rows_of_system_libraries_equal_gimli() {
     assert!(rows > 20_000, "libc alone has more rows than {rows}");
 }
 
-/// Every search finds the same entry: the header, an index made from the entries, and one after the
-/// other.
+/// Finds the same entry by every search. The searches are the header, an index made from the
+/// entries, and one after the other.
 #[test]
 fn header_index_and_linear_search_agree() {
     let file = std::fs::read(library("libc.so.6")).unwrap();
@@ -319,8 +319,8 @@ fn segment_with_frames<'a>(file: &object::File<'a>) -> (Section<'a>, Section<'a>
     )
 }
 
-/// The search by structure finds what the section headers state, in every library, from any address
-/// that is covered.
+/// Finds by structure what the section headers state, in every library. The search begins at any
+/// address that is covered.
 #[test]
 fn frame_search_finds_table_without_header() {
     let mut compared = 0;

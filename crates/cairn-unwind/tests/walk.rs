@@ -363,8 +363,8 @@ mod live {
     }
 }
 
-/// The frame of a signal on AArch64 Linux, whose trampoline has no tables: known by the two words
-/// that it holds twice.
+/// Recognizes the frame of a signal on AArch64 Linux, whose trampoline has no tables. The two words
+/// that it holds twice identify it.
 #[test]
 fn a_signal_frame_of_aarch64_is_known_by_its_form() {
     const SP: u64 = 0x7000;

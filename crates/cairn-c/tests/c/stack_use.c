@@ -17,7 +17,7 @@ static cairn_stack_id captured;
 static void capture_caller(void) { captured = cairn_capture(); }
 static void capture_context(void) { captured = cairn_capture_interrupted(context); }
 
-/* Paints the stack below, calls, and looks where the paint is gone. */
+/* Paints the stack below, calls, and searches where the paint is gone. */
 static __attribute__((noinline)) unsigned used_by(void (*capture)(void)) {
     volatile uint64_t *top = (volatile uint64_t *)((uintptr_t)__builtin_frame_address(0) - SKIPPED);
     const unsigned words = PAINTED / 8;

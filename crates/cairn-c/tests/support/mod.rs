@@ -1,4 +1,5 @@
-//! The libraries as they are shipped, installed below a directory of the test's own; and the C compiler.
+//! The libraries as they are shipped, installed below a directory of the test's own; and the C
+//! compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,8 +10,8 @@ pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The prefix that libraries, header and pkg-config file are installed below. They are built in the profile that is
-/// shipped: what `cargo test` itself builds is another library.
+/// The prefix that libraries, header and pkg-config file are installed below. They are built in the
+/// profile that is shipped: what `cargo test` itself builds is another library.
 pub(crate) fn installed() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -43,7 +44,7 @@ pub(crate) fn run(command: &mut Command) -> Output {
     output
 }
 
-/// What a command that has to succeed writes to its standard output.
+/// Returns the standard output of a command that has to succeed.
 pub(crate) fn output_of(command: &mut Command) -> String {
     String::from_utf8(run(command).stdout).unwrap()
 }

@@ -113,7 +113,7 @@ pub struct Statistics {
     /// Captures that failed for lack of memory, or inside two unfinished captures of the same
     /// thread.
     pub lost: u32,
-    /// Captures that walked the whole stack: all of [`capture_interrupted`], and those of
+    /// Captures that walked the whole stack. These are all of [`capture_interrupted`], and those of
     /// [`capture`] that the hot path cannot handle. They take a hundred times as long as the
     /// others.
     pub whole_walks: u64,
@@ -129,14 +129,14 @@ pub fn statistics() -> Statistics {
     Statistics { lost, whole_walks, memory_bytes: process.memory_bytes() }
 }
 
-/// Continues the naked function in [`crate::linux::arch`], with the registers of the caller of
-/// [`capture`].
+/// Continues the naked function in [`crate::linux::arch`], with the registers of [`capture`]'s
+/// caller.
 pub(crate) extern "C" fn capture_from(pc: u64, sp: u64, fp: u64) -> StackId {
     capture_inline(pc, sp, fp)
 }
 
-/// Inlined into a hook, which then saves and restores its caller's registers once: a tenth of the
-/// time of a short stack.
+/// Captures inline in a hook, which then saves and restores its caller's registers only once. That
+/// saves a tenth of the time of a short stack.
 #[inline(always)]
 fn capture_inline(pc: u64, sp: u64, fp: u64) -> StackId {
     let process = process();
@@ -175,8 +175,8 @@ fn whole_walk(process: &Process, block: &ThreadBlock, sp: u64) -> StackId {
     intern_walk(process, Start::Caller { sp }, memory, unsafe { block.walk_room() })
 }
 
-/// Distance of a handler's frames from the interrupted capture's; beyond it, the handler has a
-/// stack of its own.
+/// Maximum distance of a handler's frames from the interrupted capture's. Beyond it, the handler
+/// has a stack of its own.
 const NESTED_BYTES: u64 = 1 << 20;
 
 #[cold]

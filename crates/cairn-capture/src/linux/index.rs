@@ -4,8 +4,8 @@
 //! table:   | number: u32 | number | ...      | tag: u8 | tag | ...
 //! ```
 //!
-//! The tag is eight bits of the hash. It spares comparisons with the keys of other entries, each of
-//! which would be a cache miss.
+//! The tag is eight bits of the hash. It spares comparisons with the keys of other entries: each
+//! comparison would be a cache miss.
 //!
 //! The index is lock-free and works in signal handlers. It is a chain of open-addressing tables,
 //! each twice as large as the one before. A table is filled to three quarters and does not change
@@ -29,8 +29,8 @@ pub(crate) const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Slots of the first table; 1024, which take 5 KiB. Fewer for Miri, which takes time for each
 /// slot.
 const FIRST_SLOTS: usize = if cfg!(miri) { 1 << 4 } else { 1 << 10 };
-/// Maximum number of tables; 20, which hold 1024 * (2^20 - 1) * 3/4 = 800 million entries, more
-/// than there are numbers.
+/// Maximum number of tables; 20, because they hold more entries than there are numbers. They hold
+/// 1024 * (2^20 - 1) * 3/4 = 800 million.
 const TABLES: usize = 20;
 
 const EMPTY: u32 = 0;
@@ -82,8 +82,7 @@ impl Index {
         })
     }
 
-    /// Stores `number` under `hash`, unless there is an entry for which `is_key` is true: then that
-    /// one is returned.
+    /// Stores `number` under `hash`, or returns the present entry for which `is_key` is true.
     ///
     /// `searched` is the number of tables ([`tables`](Self::tables)) before the caller searched for
     /// the key without success. The full ones of these are not searched again.

@@ -96,7 +96,7 @@ pub fn own_memory_changes() -> usize {
     CHANGES.load(Ordering::Acquire)
 }
 
-/// Passes the address and the size in bytes of each mapping of this crate to `visit`; most of that
+/// Passes the address and the size in bytes of each mapping of this crate to `visit`. Most of that
 /// memory is never touched.
 ///
 /// Returns false when the list of mappings is incomplete, because it has too many.

@@ -32,7 +32,7 @@ struct FoundObject {
 
 const _: () = assert!(size_of::<FoundObject>() == 96);
 
-/// Segments start at multiples of the page size, except the parts of a program with holes between
+/// Page size. Segments start at multiples of it, except the parts of a program with holes between
 /// its segments.
 const PAGE_BYTES: u64 = 4096;
 
@@ -281,9 +281,8 @@ pub(crate) fn identity_at(pc: u64, kind: PcKind, state: &ModuleState) -> u32 {
     identity
 }
 
-/// Computes identities as [`identity_at`] does, for addresses whose modules another thread may
-/// unload at any moment. It reads through the kernel, and caches modules for the pass over all
-/// addresses of the process.
+/// Computes identities as [`identity_at`] does, while another thread may unload the modules. It
+/// reads through the kernel, and caches modules for the pass over all addresses of the process.
 pub(crate) struct Identities {
     known: [(u64, u32); Self::PLACES],
 }
@@ -311,8 +310,8 @@ impl Identities {
     }
 }
 
-/// Computes the identity as [`identity_at`] does, for a module that another thread may unload at
-/// any moment; `None` in place of 0.
+/// Computes the identity as [`identity_at`] does, while another thread may unload the module.
+/// Returns `None` in place of 0.
 pub(crate) fn identity_of_loaded(address: AbsoluteAddress) -> Option<u32> {
     let read = |address, into: &mut [u8]| (own_memory::read_bytes(address, into) == into.len()).then_some(());
     LoadedModules::find(address).map(|object| identity(&object, read)).filter(|&identity| identity != 0)
@@ -431,8 +430,8 @@ fn segments(start: u64, end: u64) -> Option<Segments<impl Iterator<Item = Addres
     })))
 }
 
-/// The readable segments of the module that covers `code`, if the loader has no unwind table header
-/// for it.
+/// Returns the readable segments of the module at `code`, if it lacks an unwind table header. The
+/// loader knows whether it has one.
 pub(crate) fn segments_without_header(code: AbsoluteAddress) -> Option<impl Iterator<Item = AddressRange>> {
     let object = LoadedModules::find(code).filter(|object| object.eh_frame_header.is_null())?;
     if let Segments::Listed(segments) = segments(object.map_start as u64, object.map_end as u64)? {

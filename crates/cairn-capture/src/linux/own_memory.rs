@@ -12,18 +12,18 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Most bytes by which a stack grows between two captures; a larger distance means another stack.
 const MAX_NEW_BYTES: u64 = 1 << 26;
 
-/// Pages probed by one system call; 32, because each takes 16 bytes of stack (the call's own limit
-/// is 1024).
+/// Pages probed by one system call; 32, because each takes 16 bytes of stack. The call's own limit
+/// is 1024.
 pub(crate) const PROBE_PAGES: usize = 32;
 
-/// True when all pages from the one of `low` up to `high` are readable, and no more than
+/// Returns true when all pages from `low` to `high` are readable, and no more than
 /// [`MAX_NEW_BYTES`]. Costs one system call for each 128 KiB.
 pub(crate) fn is_readable(low: u64, high: u64) -> bool {
     first_unreadable(low, high).is_none()
 }
 
-/// The first unreadable page from the one of `low` up to `high`; `low` itself if these are more
-/// than [`MAX_NEW_BYTES`].
+/// Returns the first unreadable page from the one of `low` up to `high`. Returns `low` itself if
+/// these are more than [`MAX_NEW_BYTES`].
 pub(crate) fn first_unreadable(low: u64, high: u64) -> Option<u64> {
     let mut page = low & !(PAGE_BYTES - 1);
     if high.saturating_sub(page) > MAX_NEW_BYTES {
@@ -40,8 +40,8 @@ pub(crate) fn first_unreadable(low: u64, high: u64) -> Option<u64> {
     None
 }
 
-/// The end of the readable memory that begins at `address`, at most `pages` pages and at most
-/// [`PROBE_PAGES`] further up.
+/// Returns the end of the readable memory that begins at `address`. It lies at most `pages` pages
+/// and at most [`PROBE_PAGES`] further up.
 pub(crate) fn readable_end(address: u64, pages: usize) -> u64 {
     let first_page = address & !(PAGE_BYTES - 1);
     match readable_pages(first_page, pages.min(PROBE_PAGES)) {
@@ -83,8 +83,8 @@ pub(crate) fn read_word(address: u64) -> Option<u64> {
     }
 }
 
-/// Copies bytes from any address of this process, up to the first unreadable page, and returns
-/// their count.
+/// Copies bytes from any address of this process, up to the first unreadable page. Returns their
+/// count.
 ///
 /// Takes no lock, and makes one system call for each page. Another thread may unmap the memory
 /// meanwhile. But where `process_vm_readv` is forbidden and there is no `/proc` either, each page

@@ -62,8 +62,8 @@ impl PcEntry {
     }
 }
 
-/// Distances of the two regions below other mappings: apart from each other, from the tree, and
-/// from a recorder's memory.
+/// Distances of the two regions below other mappings. They keep them apart from each other, from
+/// the tree, and from a recorder's memory.
 const ENTRIES_DISTANCE: usize = 80 << 30;
 const IDENTITIES_DISTANCE: usize = 72 << 30;
 
@@ -164,8 +164,8 @@ impl Pcs {
         known.or_else(|| self.add_unindexed(pc, kind, rule(), identity))
     }
 
-    /// Removes the addresses from the index whose module was unloaded or replaced, so that code
-    /// that is later loaded there gets new numbers.
+    /// Removes the addresses from the index whose module was unloaded or replaced. Code that is
+    /// later loaded there gets new numbers.
     pub(crate) fn forget_unloaded(&self) {
         let entries = self.entries();
         let identities = self.identities.elements();

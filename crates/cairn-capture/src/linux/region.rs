@@ -11,8 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::linux::mapping;
 
-/// Marks types for which all-zero bytes are a value and shared access is safe: atomics, and structs
-/// of them.
+/// Marks types that are valid as zero bytes and safe to share: atomics, and structs of them.
 ///
 /// # Safety
 ///
@@ -41,7 +40,7 @@ const FIRST_BYTES: usize = 1 << 18;
 /// The array. Element 0 is never allocated, so that 0 can mean "none".
 pub(crate) struct Region<T> {
     header: AtomicPtr<RegionHeader>,
-    /// Maximum numbers of elements: the first applies, or a later one where the process limits its
+    /// Maximum numbers of elements. The first applies, or a later one where the process limits its
     /// address space.
     limits: &'static [usize],
     /// Distance below other mappings.
@@ -68,7 +67,7 @@ impl<T: ZeroedAtomics> Region<T> {
         }
     }
 
-    /// Allocates `count` neighbouring elements; returns the index of the first, or `None` when the
+    /// Allocates `count` neighbouring elements. Returns the index of the first, or `None` when the
     /// region is full.
     pub(crate) fn take(&self, count: usize) -> Option<usize> {
         let header = self.existing().or_else(|| self.make())?;
@@ -91,8 +90,8 @@ impl<T: ZeroedAtomics> Region<T> {
         }
     }
 
-    /// The element at `index`, for a region whose elements belong to those of another one; `None`
-    /// when there is no memory for it.
+    /// Returns the element at `index`, or `None` when there is no memory for it. This is for a
+    /// region whose elements belong to those of another one.
     pub(crate) fn reach(&self, index: usize) -> Option<&T> {
         let header = self.existing().or_else(|| self.make())?;
         let end = index.checked_add(1).filter(|&end| end <= header.limit.load(Ordering::Relaxed))?;
@@ -178,8 +177,8 @@ const fn elements_in<T>(bytes: usize) -> usize {
     (bytes - size_of::<RegionHeader>()) / size_of::<T>()
 }
 
-/// Extends the memory to elements up to `end` and some more, unless the kernel refuses or another
-/// thread does it at the same time.
+/// Extends the memory to elements up to `end` and some more. The kernel may refuse, or another
+/// thread may do it at the same time.
 #[cold]
 fn extend<T>(header: &RegionHeader, end: usize) {
     let mapped = header.mapped.load(Ordering::Acquire);
@@ -247,14 +246,14 @@ mod tests {
         let region = Region::<AtomicU32>::new(&[1 << 18], 1 << 30);
         let first = region.take(1).unwrap();
         let elements = region.elements();
-        let kept_reference = elements.get(first).unwrap();
-        kept_reference.store(7, Ordering::Relaxed);
+        let first_reference = elements.get(first).unwrap();
+        first_reference.store(7, Ordering::Relaxed);
         // 256 KiB hold 65520 elements: this needs the kernel to extend the mapping, which Miri does
         // not model.
         let count = if cfg!(miri) { 1000 } else { 100_000 };
         let last = region.take(count).unwrap() + count - 1;
         assert_eq!(elements.get(last).unwrap().load(Ordering::Relaxed), 0);
-        assert!(ptr::eq(elements.get(first).unwrap(), kept_reference));
+        assert!(ptr::eq(elements.get(first).unwrap(), first_reference));
         assert_eq!(elements.get(first).unwrap().load(Ordering::Relaxed), 7);
     }
 

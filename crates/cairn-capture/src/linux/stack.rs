@@ -14,7 +14,7 @@ pub struct StackId(u32);
 impl StackId {
     /// The stack without frames.
     pub const EMPTY: Self = Self(0);
-    /// Stands for a stack that was not stored, for lack of memory. The loss is counted.
+    /// Identifies a stack that was not stored, for lack of memory. The loss is counted.
     pub const LOST: Self = Self(u32::MAX);
 
     /// The number.
@@ -108,8 +108,8 @@ impl Stack {
         text::write(self, descriptor)
     }
 
-    /// The reason why the stack ends: [`StopReason::EndOfStack`] when it was followed to the start
-    /// of its thread.
+    /// Returns the reason why the stack ends. It is [`StopReason::EndOfStack`] when the stack was
+    /// followed to the start of its thread.
     #[must_use]
     pub fn stop_reason(self) -> StopReason {
         let mut frames = self.frames();

@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::linux::arch;
 use crate::linux::own_memory::{PAGE_BYTES, first_unreadable};
 
-/// The readable part of this thread's own stack, from `sp` to its top; `None` when `sp` lies on
-/// another stack.
+/// Returns the readable part of this thread's own stack, from `sp` to its top. Returns `None` when
+/// `sp` lies on another stack.
 ///
 /// `known` is the part that was found before. `hole` remembers an unreadable page, to spare system
 /// calls.
@@ -48,8 +48,8 @@ impl Hole {
 
     /// True when the page lies between `sp` and the stack that ends at `top`.
     fn separates(&mut self, sp: u64, top: u64) -> bool {
-        /// Queries between two system calls; 1024, because the main thread's stack may grow over
-        /// the page, but rarely does.
+        /// Queries between two system calls; 1024, because the main thread's stack rarely grows
+        /// over the page.
         const PROBE_EVERY: u32 = 1024;
         if sp >= self.page || top != self.top {
             return false;
@@ -75,7 +75,7 @@ fn own_top() -> u64 {
     if is_main_thread() && main != 0 { main } else { arch::thread_control_block() }
 }
 
-/// The main thread's control block, stored while the program is loaded; 0 when another thread
+/// The main thread's control block, stored while the program is loaded. It is 0 when another thread
 /// loaded this library.
 static MAIN_CONTROL_BLOCK: AtomicU64 = AtomicU64::new(0);
 

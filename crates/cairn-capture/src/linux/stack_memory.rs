@@ -6,8 +6,8 @@ use cairn_unwind::{AddressRange, MemoryReader};
 use crate::linux::own_memory::{self, PROBE_PAGES};
 use crate::linux::stack_bounds;
 
-/// This process's memory, of which the range from `low` to `high` is known to be readable. Both are
-/// multiples of 8.
+/// This process's memory, with the range from `low` to `high` that is known to be readable. Both
+/// are multiples of 8.
 #[derive(Clone, Copy)]
 pub(crate) struct StackMemory {
     pub(crate) low: u64,
@@ -18,8 +18,8 @@ impl StackMemory {
     /// Nothing is known to be readable.
     pub(crate) const UNKNOWN: Self = Self { low: 0, high: 0 };
 
-    /// Extends the range down to `here`, the address of a local variable, if it lies a little below
-    /// on the same stack. All memory in between is in use.
+    /// Extends the range down to `here`, the address of a local variable. It does so only if `here`
+    /// lies a little below on the same stack. All memory in between is in use.
     pub(crate) fn down_to(self, here: u64) -> Self {
         /// More than the frames of a capture take, and less than the distance of two stacks.
         const NEAR_BYTES: u64 = 1 << 14;
@@ -27,8 +27,8 @@ impl StackMemory {
         Self { low: if is_near { here } else { self.low }, ..self }
     }
 
-    /// The memory from `sp` up, on a stack that is not the thread's own, as far as one system call
-    /// finds it readable.
+    /// Returns the memory from `sp` up, on a stack that is not the thread's own. It extends as far
+    /// as one system call finds it readable.
     pub(crate) fn elsewhere(sp: u64) -> Self {
         Self::elsewhere_in(sp, PROBE_PAGES)
     }

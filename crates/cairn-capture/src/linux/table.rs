@@ -42,7 +42,7 @@ impl FrameId {
 pub struct ModuleIdentity(u32);
 
 impl ModuleIdentity {
-    /// Stands for code in no module, and for addresses that are not code.
+    /// Identifies code in no module, and addresses that are not code.
     pub const NONE: Self = Self(0);
 
     /// The number.
@@ -61,8 +61,8 @@ pub struct StackRow {
     /// The stack without its innermost frame; [`StackId::EMPTY`] if that was the only one. Its
     /// number is smaller than `id`'s.
     pub parent: StackId,
-    /// The innermost frame, or the reason why the frames inside of this row could not be followed
-    /// further out.
+    /// The innermost frame, or the reason why the frames inside of this row cannot be followed
+    /// outward.
     pub frame: Result<Frame, StopReason>,
     /// The number of that frame.
     pub frame_id: FrameId,
@@ -140,8 +140,8 @@ impl StackCursor {
     /// The place in front of the first row.
     pub const START: Self = Self { next: 1 };
 
-    /// The next row, in the order of numbers; `None` when there is none yet, or when another thread
-    /// is adding it. Try again later.
+    /// Returns the next row, in the order of numbers. Returns `None` when there is none yet, or
+    /// when another thread is adding it. Try again later.
     pub fn next_row(&mut self) -> Option<StackRow> {
         loop {
             let number = self.next;
@@ -177,8 +177,8 @@ impl StackCursor {
     }
 }
 
-/// Stacks that a capture is adding to the table at this moment: a chain, each the caller of the
-/// next one.
+/// Stacks that a capture is adding to the table at this moment. They form a chain, each the caller
+/// of the next one.
 ///
 /// The observer ([`observe_new_stacks`]) receives them before any thread can receive their numbers.
 /// It can store the words unchanged: the first is the parent of the chain, with the highest bit
@@ -283,8 +283,8 @@ impl LoadedModule {
         Some(Self { identity, start, end, bias: loaded.bias, name: loaded.name })
     }
 
-    /// The first address of the module that covers `address`: the `start` of [`at`](Self::at), at a
-    /// hundredth of the cost.
+    /// Returns the first address of the module that covers `address`. It is the `start` of
+    /// [`at`](Self::at), at a hundredth of the cost.
     #[must_use]
     pub fn start_at(address: AbsoluteAddress) -> Option<AbsoluteAddress> {
         LoadedModules.bounds(address).map(|(start, _)| start)

@@ -175,8 +175,8 @@ impl Line {
     }
 }
 
-/// Writes the path of the program to `bytes` and returns its length, 0 when the kernel does not
-/// provide it.
+/// Writes the path of the program to `bytes` and returns its length. Returns 0 when the kernel does
+/// not provide it.
 fn program_path(bytes: &mut [u8]) -> usize {
     let link = c"/proc/self/exe".as_ptr() as usize;
     // `readlinkat`, because AArch64 has no `readlink`. The path is absolute, so the directory is

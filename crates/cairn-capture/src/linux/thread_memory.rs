@@ -32,8 +32,8 @@ impl ThreadMemory {
         })
     }
 
-    /// The range where frame records can lie: the used part of this thread's own stack, or all
-    /// addresses on other stacks.
+    /// Returns the range where frame records can lie. It is the used part of this thread's own
+    /// stack, or all addresses on other stacks.
     #[must_use]
     pub fn stack(&self) -> AddressRange {
         if self.0.is_own() { self.0.range() } else { AddressRange::ALL }

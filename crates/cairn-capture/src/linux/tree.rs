@@ -229,8 +229,8 @@ impl Words<'_> {
         self.0.get(index as usize).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// The word at `index`, for an index from any source: all memory that was written before the
-    /// word is visible with it.
+    /// Returns the word at `index`, for an index from any source. All memory that was written
+    /// before the word is visible with it.
     fn acquire(self, index: u32) -> u32 {
         self.0.get(index as usize).map_or(0, |word| word.load(Ordering::Acquire))
     }

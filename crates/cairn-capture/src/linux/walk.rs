@@ -44,8 +44,8 @@ impl Start<'_> {
     }
 }
 
-/// The working memory of a whole walk, which a handler's stack has no room for: three kilobytes,
-/// and more for deep stacks. Zeros are empty room.
+/// The working memory of a whole walk, which a handler's stack has no room for. It takes three
+/// kilobytes, and more for deep stacks. Zeros are empty room.
 pub(crate) struct WalkRoom {
     walk: MaybeUninit<Walk<Native, StackMemory, LoadedModules>>,
     numbers: NumberList,

@@ -24,8 +24,8 @@ unsafe extern "C" {
 /// unreadable memory.
 const PAGE_BYTES: u64 = 4096;
 
-/// Copies bytes from any address of this process, up to the first unreadable page, and returns
-/// their count.
+/// Copies bytes from any address of this process, up to the first unreadable page. Returns their
+/// count.
 pub fn read_own_memory(address: u64, into: &mut [u8]) -> usize {
     let mut count = 0;
     while let Some(rest) = into.get_mut(count..).filter(|rest| !rest.is_empty()) {
@@ -44,8 +44,8 @@ pub fn read_own_memory(address: u64, into: &mut [u8]) -> usize {
     count
 }
 
-/// Reads this process's memory for a walk of this thread: directly on its own stack, through the
-/// kernel elsewhere.
+/// Reads this process's memory for a walk of this thread. It reads directly on its own stack, and
+/// through the kernel elsewhere.
 #[derive(Clone, Copy)]
 pub struct ThreadMemory {
     /// The stack from here to `high` is in use, and so readable.
@@ -66,8 +66,8 @@ impl ThreadMemory {
         if sp < top && top - sp <= size { Self { low: sp, high: top } } else { Self { low: 0, high: 0 } }
     }
 
-    /// The range where frame records can lie: the used part of this thread's own stack, or all
-    /// addresses on other stacks.
+    /// Returns the range where frame records can lie. It is the used part of this thread's own
+    /// stack, or all addresses on other stacks.
     #[must_use]
     pub fn stack(&self) -> AddressRange {
         if self.high == 0 {

@@ -29,8 +29,8 @@ pub(crate) fn interrupted_link(context: &libc::ucontext_t) -> Option<u64> {
     unsafe { context.uc_mcontext.as_ref() }.map(|machine| machine.__ss.__lr)
 }
 
-/// The bits of a code address that hold no pointer authentication code: Darwin's user space ends
-/// below 2^47.
+/// Returns the bits of a code address that hold no pointer authentication code. Darwin's user space
+/// ends below 2^47.
 pub(crate) const fn address_mask() -> u64 {
     if cfg!(target_arch = "aarch64") { (1 << 47) - 1 } else { u64::MAX }
 }

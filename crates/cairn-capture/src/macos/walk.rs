@@ -42,8 +42,8 @@ pub struct WalkedStack {
     pub stop: StopReason,
 }
 
-/// Fills `addresses` with the caller's stack, innermost first: the place of this call, and return
-/// addresses.
+/// Fills `addresses` with the caller's stack, innermost first. These are the place of this call,
+/// and return addresses.
 ///
 /// Do not use it in a handler that may have interrupted dyld, which takes a lock to find unwind
 /// info on some systems.
@@ -88,8 +88,8 @@ pub fn walk_stack_at(
     }
 }
 
-/// The rule from the module's table; the frame pointer where there is none, or where it refers to
-/// DWARF.
+/// Returns the rule from the module's table. Where there is none, or where it refers to DWARF, it
+/// is the frame pointer's.
 fn rule_at(address: u64) -> CompactRule {
     match table_rule(address) {
         Some(rule @ (CompactRule::FramePointer | CompactRule::Frameless { .. })) => rule,

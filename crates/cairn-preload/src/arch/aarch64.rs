@@ -105,7 +105,7 @@ pub(crate) fn store_nesting_word(word: u64) {
 /// when the real function begins. So the real function sees its caller, as `dlopen` must, and may
 /// take any number of arguments, as `syscall` does.
 ///
-/// Kept are the registers of arguments, and x8, where a caller may want a large result. The vector
+/// It saves the registers of arguments, and x8, where a caller may want a large result. The vector
 /// registers are not: of the functions that this is for none takes a floating-point argument, also
 /// not behind its dots.
 macro_rules! pass_on {
@@ -150,8 +150,9 @@ macro_rules! pass_on {
     };
 }
 
-/// Exports `$name`, a function of one argument and a list of further ones that ends with a null
-/// pointer (`execl`), as a call of `$hook` with the first argument and the address of that list.
+/// Exports `$name`, a function of one argument and a list, as a call of `$hook`. The list of
+/// further arguments ends with a null pointer (`execl`). `$hook` takes the first argument and the
+/// address of that list.
 macro_rules! list_entry {
     ($name:ident => $hook:path) => {
         /// Replaces the function of this name.
@@ -199,11 +200,11 @@ pub(crate) struct SiteInMemory {
     pub(crate) fp: u64,
 }
 
-// What is larger than two registers is passed by its address, in the next register.
+// An argument larger than two registers is passed by its address, in the next register.
 const _: () = assert!(size_of::<SiteInMemory>() == 24);
 
-/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a
-/// [`SiteInMemory`].
+/// Does the same as [`entry`] for a function of 4 to 6 arguments. `$hook` takes six, and behind
+/// them a [`SiteInMemory`].
 macro_rules! long_entry {
     ($name:ident => $hook:path) => {
         /// Replaces the function of this name.
@@ -239,10 +240,10 @@ macro_rules! long_entry {
     };
 }
 
-/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls
+/// Exports `$name`, which may throw, and whose first argument of up to three is a size. It calls
 /// `$before` with the [`Next`](crate::next::Next) of `$text` and the stack pointer, the function
-/// that it returns with the arguments, and `$after` with that function's result, the size, the
-/// caller's return address, the same stack pointer, and the caller's frame pointer.
+/// that `$before` returns with the arguments, and `$after` with that function's result, the size,
+/// the caller's return address, the same stack pointer, and the caller's frame pointer.
 #[cfg(feature = "allocators")]
 macro_rules! throwing_entry {
     ($name:ident = $text:literal, $before:path, $after:path) => {
@@ -293,7 +294,7 @@ macro_rules! throwing_entry {
     };
 }
 
-/// Bytes of the stack that a [`throwing_entry`] takes: the caller's stack pointer is so far above
+/// Bytes of the stack that a [`throwing_entry`] takes. The caller's stack pointer is that far above
 /// its own.
 #[cfg(feature = "allocators")]
 pub(crate) const THROWING_FRAME_BYTES: u64 = 48;
@@ -302,7 +303,7 @@ pub(crate) const THROWING_FRAME_BYTES: u64 = 48;
 pub(crate) use throwing_entry;
 pub(crate) use {list_entry, long_entry, pass_on};
 
-/// Resolver of an indirect function, which does the [task](crate::attach::do_task): `dlsym` makes
+/// Does the [task](crate::attach::do_task), as the resolver of an indirect function. `dlsym` makes
 /// the loader call it while the loader holds its lock.
 ///
 /// # Safety

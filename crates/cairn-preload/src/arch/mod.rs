@@ -14,7 +14,7 @@ pub(crate) use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
 
-/// Exports `$name`, a function of 1 to 3 arguments, as a jump to the Rust function `$hook`, which
+/// Exports `$name`, a function of 1 to 3 arguments, as a jump to the Rust function `$hook`. `$hook`
 /// takes three more: the caller's return address, its stack pointer after the return, and its frame
 /// pointer.
 macro_rules! entry {

@@ -143,8 +143,9 @@ macro_rules! pass_on {
     };
 }
 
-/// Exports `$name`, a function of one argument and a list of further ones that ends with a null
-/// pointer (`execl`), as a call of `$hook` with the first argument and the address of that list.
+/// Exports `$name`, a function of one argument and a list, as a call of `$hook`. The list of
+/// further arguments ends with a null pointer (`execl`). `$hook` takes the first argument and the
+/// address of that list.
 macro_rules! list_entry {
     ($name:ident => $hook:path) => {
         /// Replaces the function of this name.
@@ -202,8 +203,8 @@ pub(crate) struct SiteInMemory {
     pub(crate) fp: u64,
 }
 
-/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a
-/// [`SiteInMemory`].
+/// Does the same as [`entry`] for a function of 4 to 6 arguments. `$hook` takes six, and behind
+/// them a [`SiteInMemory`].
 macro_rules! long_entry {
     ($name:ident => $hook:path) => {
         /// Replaces the function of this name.
@@ -234,10 +235,10 @@ macro_rules! long_entry {
     };
 }
 
-/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls
+/// Exports `$name`, which may throw, and whose first argument of up to three is a size. It calls
 /// `$before` with the [`Next`](crate::next::Next) of `$text` and the stack pointer, the function
-/// that it returns with the arguments, and `$after` with that function's result, the size, the
-/// caller's return address, the same stack pointer, and the caller's frame pointer.
+/// that `$before` returns with the arguments, and `$after` with that function's result, the size,
+/// the caller's return address, the same stack pointer, and the caller's frame pointer.
 #[cfg(feature = "allocators")]
 macro_rules! throwing_entry {
     ($name:ident = $text:literal, $before:path, $after:path) => {
@@ -284,12 +285,12 @@ macro_rules! throwing_entry {
     };
 }
 
-/// Bytes of the stack that a [`throwing_entry`] takes, the return address included: the caller's
-/// stack pointer is so far above its own.
+/// Bytes of the stack that a [`throwing_entry`] takes, the return address included. The caller's
+/// stack pointer is that far above its own.
 #[cfg(feature = "allocators")]
 pub(crate) const THROWING_FRAME_BYTES: u64 = 32;
 
-/// Resolver of an indirect function, which does the [task](crate::attach::do_task): `dlsym` makes
+/// Does the [task](crate::attach::do_task), as the resolver of an indirect function. `dlsym` makes
 /// the loader call it while the loader holds its lock.
 ///
 /// # Safety

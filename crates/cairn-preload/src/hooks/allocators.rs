@@ -90,7 +90,7 @@ macro_rules! freeing {
 
 /// # Safety
 ///
-/// `block` is null or a block that nobody uses any more; the others are valid for the function of
+/// `block` is null or a block that nobody uses any more. The others are valid for the function of
 /// `next`.
 unsafe fn free_by(next: &'static Next, block: Block, second: usize, third: usize) {
     let mut address = real(next);
@@ -209,7 +209,7 @@ macro_rules! reallocating {
 
 /// # Safety
 ///
-/// `address` is the next definition of a function that reallocates; `old` is null or a block that
+/// `address` is the next definition of a function that reallocates. `old` is null or a block that
 /// nobody else uses; `site` has the registers of the caller, which waits.
 unsafe fn reallocate_by(address: Block, old: Block, size: usize, flags: c_int, site: CallSite) -> Block {
     // SAFETY: the next definition; an argument that it does not have is not looked at.

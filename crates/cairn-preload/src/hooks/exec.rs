@@ -39,7 +39,7 @@ macro_rules! real {
     }};
 }
 
-/// Calls `f` with the environment of the new program; `takes_library` returns whether it can load
+/// Calls `f` with the environment of the new program. `takes_library` returns whether it can load
 /// this library.
 ///
 /// # Safety
@@ -57,8 +57,8 @@ unsafe fn with_own(
     unsafe { own.with(environment.cast(), &mut f) }
 }
 
-/// Returns whether the next program can read this library: it may have another user's rights or
-/// another root.
+/// Returns whether the next program can read this library. That program may have another user's
+/// rights or another root.
 fn is_reachable(library: &'static [u8]) -> bool {
     // The loader searches for a name without a directory.
     // SAFETY: the loader's name of this library, which ends with a NUL.

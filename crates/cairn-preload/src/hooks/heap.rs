@@ -41,8 +41,8 @@ fn noted_rarely(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -
     block
 }
 
-/// Returns true when the hook only has to call the real function: by a jump, without a frame of its
-/// own.
+/// Returns true when the hook only has to call the real function. It does so by a jump, without a
+/// frame of its own.
 #[inline(always)]
 fn passes(size: usize) -> bool {
     // An allocator that calls itself would be counted twice.
@@ -69,8 +69,8 @@ fn noted_in_foreign(size: usize, site: CallSite, allocate: impl FnOnce() -> Bloc
 entry! { 1 malloc => on_malloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `malloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `malloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if let Some(address) = NEXT.malloc.known().filter(|_| passes(size)) {
         // SAFETY: not null, so it is the next definition of the name, which has this type; the
@@ -83,8 +83,8 @@ unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block 
 
 /// # Safety
 ///
-/// The arguments are valid for the C library's `malloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `malloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 #[inline(never)]
 unsafe extern "C" fn noted_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(malloc: OfSize, or no_memory());
@@ -95,8 +95,8 @@ unsafe extern "C" fn noted_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Blo
 entry! { 2 calloc => on_calloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `calloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `calloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if let Some(address) = NEXT.calloc.known().filter(|_| passes(count.wrapping_mul(size))) {
         // SAFETY: not null, so it is the next definition of the name, which has this type; the
@@ -109,8 +109,8 @@ unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: 
 
 /// # Safety
 ///
-/// The arguments are valid for the C library's `calloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `calloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 #[inline(never)]
 unsafe extern "C" fn noted_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(calloc: OfTwo, or no_memory());
@@ -122,8 +122,8 @@ unsafe extern "C" fn noted_calloc(count: usize, size: usize, pc: u64, sp: u64, f
 entry! { 2 realloc => on_realloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `realloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `realloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if let Some(address) = NEXT.realloc.known().filter(|_| passes_free(old) && passes(size)) {
         // SAFETY: not null, so it is the next definition of the name, which has this type; the
@@ -136,8 +136,8 @@ unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u
 
 /// # Safety
 ///
-/// The arguments are valid for the C library's `realloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `realloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 #[inline(never)]
 unsafe extern "C" fn noted_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let site = CallSite { pc, sp, fp };
@@ -174,8 +174,8 @@ unsafe extern "C" fn noted_realloc(old: Block, size: usize, pc: u64, sp: u64, fp
 entry! { 3 reallocarray => on_reallocarray }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `reallocarray`; `pc`, `sp` and `fp` are registers of
-/// the caller, which waits for this function.
+/// The arguments are valid for the C library's `reallocarray`. The registers `pc`, `sp` and `fp`
+/// belong to the caller, which waits for this function.
 unsafe extern "C" fn on_reallocarray(
     old: Block,
     count: usize,
@@ -193,8 +193,8 @@ unsafe extern "C" fn on_reallocarray(
 entry! { 2 memalign => on_memalign }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `memalign`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `memalign`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_memalign(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(memalign: OfTwo, or no_memory());
     // SAFETY: the caller promises arguments that are valid for the C library's function.
@@ -204,8 +204,8 @@ unsafe extern "C" fn on_memalign(alignment: usize, size: usize, pc: u64, sp: u64
 entry! { 2 aligned_alloc => on_aligned_alloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `aligned_alloc`; `pc`, `sp` and `fp` are registers
-/// of the caller, which waits for this function.
+/// The arguments are valid for the C library's `aligned_alloc`. The registers `pc`, `sp` and `fp`
+/// belong to the caller, which waits for this function.
 unsafe extern "C" fn on_aligned_alloc(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(aligned_alloc: OfTwo, or no_memory());
     // SAFETY: the caller promises arguments that are valid for the C library's function.
@@ -215,8 +215,8 @@ unsafe extern "C" fn on_aligned_alloc(alignment: usize, size: usize, pc: u64, sp
 entry! { 3 posix_memalign => on_posix_memalign }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `posix_memalign`; `pc`, `sp` and `fp` are registers
-/// of the caller, which waits for this function.
+/// The arguments are valid for the C library's `posix_memalign`. The registers `pc`, `sp` and `fp`
+/// belong to the caller, which waits for this function.
 unsafe extern "C" fn on_posix_memalign(
     place: *mut Block,
     alignment: usize,
@@ -241,8 +241,8 @@ unsafe extern "C" fn on_posix_memalign(
 entry! { 1 valloc => on_valloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `valloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `valloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(valloc: OfSize, or no_memory());
     // SAFETY: the caller promises arguments that are valid for the C library's function.
@@ -252,8 +252,8 @@ unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block 
 entry! { 1 pvalloc => on_pvalloc }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `pvalloc`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `pvalloc`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(pvalloc: OfSize, or no_memory());
     // SAFETY: the caller promises arguments that are valid for the C library's function.

@@ -46,7 +46,7 @@ long_entry! { mmap => on_mmap }
 long_entry! { mmap64 => on_mmap }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `mmap`; the last are registers of the caller,
+/// The arguments are valid for the C library's `mmap`. The last ones are registers of the caller,
 /// which waits for this function.
 unsafe extern "C" fn on_mmap(
     wish: Address,
@@ -81,8 +81,8 @@ unsafe extern "C" fn on_mmap(
 entry! { 2 munmap => on_munmap }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `munmap`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `munmap`. The registers `pc`, `sp` and `fp` belong
+/// to the caller, which waits for this function.
 unsafe extern "C" fn on_munmap(place: Address, size: usize, pc: u64, sp: u64, fp: u64) -> c_int {
     if is_own_code(pc) {
         return system::raw_munmap(place as usize, size) as c_int;
@@ -105,7 +105,7 @@ unsafe extern "C" fn on_munmap(place: Address, size: usize, pc: u64, sp: u64, fp
 long_entry! { mremap => on_mremap }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `mremap`; the last are registers of the caller,
+/// The arguments are valid for the C library's `mremap`. The last ones are registers of the caller,
 /// which waits for this function.
 unsafe extern "C" fn on_mremap(
     old: Address,
@@ -137,8 +137,8 @@ unsafe extern "C" fn on_mremap(
 entry! { 1 sbrk => on_sbrk }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `sbrk`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `sbrk`. The registers `pc`, `sp` and `fp` belong to
+/// the caller, which waits for this function.
 unsafe extern "C" fn on_sbrk(difference: isize, pc: u64, sp: u64, fp: u64) -> Address {
     let address = address_of(&NEXT.sbrk);
     if address.is_null() {
@@ -158,8 +158,8 @@ unsafe extern "C" fn on_sbrk(difference: isize, pc: u64, sp: u64, fp: u64) -> Ad
 entry! { 1 brk => on_brk }
 /// # Safety
 ///
-/// The arguments are valid for the C library's `brk`; `pc`, `sp` and `fp` are registers of the
-/// caller, which waits for this function.
+/// The arguments are valid for the C library's `brk`. The registers `pc`, `sp` and `fp` belong to
+/// the caller, which waits for this function.
 unsafe extern "C" fn on_brk(end: Address, pc: u64, sp: u64, fp: u64) -> c_int {
     let address = address_of(&NEXT.brk);
     if address.is_null() {

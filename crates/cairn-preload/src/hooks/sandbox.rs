@@ -56,8 +56,8 @@ extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third:
     real(&NEXT.syscall)
 }
 
-/// Reduces the recorder's memory before the address space, or its data, is limited to the value at
-/// `place`.
+/// Reduces the recorder's memory before the address space or data is limited. `place` holds the
+/// limit.
 fn note_limit(resource: c_int, place: *const c_void) {
     let is_of_room = matches!(resource as u32, libc::RLIMIT_AS | libc::RLIMIT_DATA);
     if !is_of_room || place.is_null() || recorder::forbids_system_calls() {
@@ -108,7 +108,7 @@ extern "C" fn before_prlimit64(process: c_int, resource: c_int, limit: *const c_
 
 pass_on!(mlockall, before_mlockall);
 extern "C" fn before_mlockall(_flags: c_int) -> *mut c_void {
-    /// Limit of the recorder's locked memory; 512 MiB, of which about ten megabytes are used.
+    /// Limit of the recorder's locked memory; 512 MiB, because about ten megabytes of it are used.
     const ROOM_BYTES: u64 = 512 << 20;
     recorder::limit_room(ROOM_BYTES.min(system::soft_limit(libc::RLIMIT_MEMLOCK)));
     real(&NEXT.mlockall)

@@ -101,7 +101,7 @@ pub(crate) fn check(runner: &Runner) {
     assert!(pairing.unmatched == 0 && pairing.live.is_empty() && pairing.local > 1000);
 }
 
-/// The child's path stands beside the parent's.
+/// Returns the child's path, which lies beside the parent's.
 fn own_path(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.1", path.display()))
 }

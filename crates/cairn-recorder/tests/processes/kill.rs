@@ -15,7 +15,8 @@ use crate::support::{Heap, Spool};
 use crate::{Runner, options};
 
 const THREADS: u64 = 3;
-/// A thread says after so many events that they are committed; the second says it after each.
+/// Events of each thread between two reports that they are committed. The second thread reports
+/// each.
 const REPORT_EVERY: [u64; THREADS as usize] = [64, 1, 7];
 
 /// Each thread alternates an allocation, its free and a mark, all numbered.
@@ -64,7 +65,8 @@ pub(crate) fn check(runner: &Runner) {
     let (mut events, mut without_file) = (0, 0);
     for run in 0..runs {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // Every fourth time in the midst of the start, else after the first events: how long a start takes is another question.
+        // Kills every fourth run during the start, the others after the first events. The test does
+        // not depend on the duration of a start.
         let (is_at_start, most_micros) = if run % 4 == 0 { (true, 4_000) } else { (false, 60_000) };
         match run_once(runner, is_at_start, (random >> 33) % most_micros) {
             Some(count) => events += count,
@@ -144,10 +146,10 @@ fn compare(spool: &Spool, reported: &HashMap<u64, u64>) -> u64 {
         let (heap, marks) = (sequence.heap.len() as u64, marks.len() as u64);
         assert!(marks == heap / 2 || marks + 1 == heap.div_ceil(2), "{heap} heap events and {marks} marks");
         let found = heap + marks;
-        let told = reported.get(&thread).copied().unwrap_or(0);
-        let most = told + REPORT_EVERY[thread as usize];
-        assert!((told..=most).contains(&found), "thread {thread}: {told} were reported, {found} are there");
-        seen += u64::from(told > 0);
+        let known = reported.get(&thread).copied().unwrap_or(0);
+        let most = known + REPORT_EVERY[thread as usize];
+        assert!((known..=most).contains(&found), "thread {thread}: {known} were reported, {found} are there");
+        seen += u64::from(known > 0);
         events += found;
     }
     assert_eq!(seen, reported.len() as u64, "a thread that reported is missing");

@@ -23,7 +23,8 @@ fn limit(resource: libc::__rlimit_resource_t, most: u64) {
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
 }
 
-/// What a recording looks like that ended before its program: full, all losses counted, all else there.
+/// Checks a recording that ended before its program: full, with all losses counted. Everything else
+/// is there.
 fn check_full(path: &Path) -> usize {
     let spool = Spool::open(path);
     spool.check();
@@ -47,7 +48,7 @@ pub(crate) fn check_file_size(runner: &Runner) {
 }
 
 pub(crate) fn address_space(path: &Path) {
-    // What is there is some ten MiB; from nearly nothing more to plenty.
+    // The present memory is some ten MiB. The limits go from plenty to nearly nothing more.
     for (index, mebibytes) in [400_u64, 100, 40, 20, 12, 8].into_iter().enumerate() {
         // SAFETY: the child has one thread and ends by _exit.
         let process = unsafe { libc::fork() };
@@ -133,7 +134,7 @@ pub(crate) fn full_disk(path: &Path) {
     }
     let inside = directory.join("full.cairn");
     start(&options(&inside)).unwrap();
-    // Somebody else takes most of the rest.
+    // Another file takes most of the rest.
     std::fs::write(directory.join("other"), vec![1; 1 << 20]).unwrap();
     many_marks();
     assert!(!is_recording());
@@ -164,7 +165,7 @@ pub(crate) fn closed(path: &Path) {
     many_marks();
     assert!(is_recording());
     assert!(files.iter().all(|file| file.as_raw_fd() >= 3));
-    assert_eq!(std::fs::metadata(&victim).unwrap().len(), 0, "somebody wrote to a file of the program");
+    assert_eq!(std::fs::metadata(&victim).unwrap().len(), 0, "a file of the program was written to");
     std::fs::remove_file(&victim).unwrap();
 }
 

@@ -1,7 +1,9 @@
-//! What becomes of a recording when its process is killed, forks, runs out of something, or is interrupted.
+//! Recordings of processes that are killed, that fork, that run out of a resource, or that are
+//! interrupted.
 //!
-//! Every case is a child process of this program: `processes child CASE PATH`. Without arguments all cases are run and
-//! checked, one after the other. `CAIRN_KILL_RUNS=1000` makes the kill test long.
+//! Every case is a child process of this program: `processes child CASE PATH`. Without arguments
+//! all cases are run and checked, one after the other. `CAIRN_KILL_RUNS=1000` makes the kill test
+//! long.
 
 #![allow(clippy::print_stdout, reason = "a test program that says what it has done")]
 
@@ -110,7 +112,7 @@ impl Runner {
     }
 }
 
-/// Everything is kept in a file.
+/// Options that store everything in a file.
 pub(crate) fn options(path: &Path) -> Options<'_> {
     Options::new(path.as_os_str().as_bytes())
 }

@@ -1,4 +1,5 @@
-//! Somebody drains the spool while the program runs, or has said so and is gone; and programs that forbid themselves system calls.
+//! A parent drains the spool while the program runs, or has announced itself and is gone. Other
+//! programs here forbid themselves system calls.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -19,7 +20,8 @@ use crate::{Runner, options};
 const THREADS: i64 = 3;
 const MARKS: i64 = 150_000;
 
-/// The draining side, as simple as can be. It may stand in another process just as well: it knows the file alone.
+/// The draining side, as simple as can be. It may stand in another process just as well: it knows
+/// the file alone.
 struct Drain<'a> {
     file: File,
     seen: &'a mut HashSet<i64>,
@@ -32,8 +34,9 @@ struct Drain<'a> {
     longest_silence: Duration,
 }
 
-/// The program waits for longer before it helps itself. Whoever drains may be kept from it for so long, by a machine that has much else
-/// to do: then nothing can be said of how much the program has helped itself.
+/// Longest silence of the parent in a run that counts. The program waits for longer before it helps
+/// itself. A busy machine may delay the parent for longer: then the test cannot check how much the
+/// program has helped itself.
 const SILENCE: Duration = Duration::from_millis(150);
 
 impl<'a> Drain<'a> {
@@ -63,7 +66,8 @@ impl<'a> Drain<'a> {
     fn turn(&mut self) {
         self.tick();
         let (claimed, backed) = (self.word(control::CLAIMED_SEGMENTS), self.word(control::BACKED_SEGMENTS));
-        // The program may not grow beyond what little there is: it waits for blocks that are given back.
+        // The program may not grow beyond what little there is: it waits for blocks that are given
+        // back.
         if claimed + 4 > backed && backed < 80 {
             // SAFETY: extends our own file.
             let result = unsafe {
@@ -141,9 +145,9 @@ pub(crate) fn drained(path: &Path) {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let mut drain = Drain::new(file, &mut seen);
     std::thread::scope(|scope| {
-        let told = &shall_end;
+        let end_flag = &shall_end;
         let drainer = scope.spawn(move || {
-            while !told.load(Ordering::Acquire) {
+            while !end_flag.load(Ordering::Acquire) {
                 drain.turn();
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -160,7 +164,7 @@ pub(crate) fn drained(path: &Path) {
             })
             .collect();
         writers.into_iter().for_each(|writer| writer.join().unwrap());
-        told.store(true, Ordering::Release);
+        end_flag.store(true, Ordering::Release);
         let (reused, was_silent) = drainer.join().unwrap();
         assert!(reused > 100 || was_silent, "{reused} blocks were used again");
         println!("{}", if was_silent { "silent" } else { "ticking" });
@@ -176,7 +180,7 @@ pub(crate) fn check_drained(runner: &Runner) {
     assert!(bytes < 90 << 16 || printed.contains("silent"), "the file stays small: {bytes} bytes");
 }
 
-/// Whoever was to drain never comes: after some waiting the program helps itself.
+/// Runs a program whose parent never comes: after some waiting the program helps itself.
 pub(crate) fn orphan(path: &Path) {
     let mut options = options(path);
     options.has_parent = true;
@@ -193,7 +197,8 @@ pub(crate) fn check_orphan(runner: &Runner) {
     assert!(begin.elapsed() > Duration::from_millis(150), "it has waited");
 }
 
-/// Whoever drains was stopped for so long that the program helped itself, and goes on: the program waits for it again.
+/// Runs a program whose parent was stopped until the program helped itself, and then goes on. The
+/// program waits for it again.
 pub(crate) fn returning(path: &Path) {
     let mut options = options(path);
     options.has_parent = true;
@@ -240,7 +245,8 @@ pub(crate) fn check_returning(runner: &Runner) {
     assert_eq!(spool.marks.iter().filter(|mark| mark.text == "together").count() as i64, MARKS);
 }
 
-/// Any system call but `exit` ends the process from here on. (The strict mode, without a filter, forbids reading the counter too.)
+/// Any system call but `exit` ends the process from here on. (The strict mode, without a filter,
+/// forbids reading the counter too.)
 fn forbid_all_calls() {
     let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut filters = [

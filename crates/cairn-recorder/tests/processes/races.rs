@@ -1,4 +1,4 @@
-//! What several threads do at once, and what a fork or an end of the recording meets half way.
+//! Actions of several threads at once, and forks and ends of the recording during them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
@@ -139,7 +139,8 @@ fn right(number: i64, bits: u32) {
 const DUMPS: u32 = 60;
 const WRITERS: i64 = 3;
 
-/// Copies while threads write: of a ring that is overwritten all the time, and of stacks that are new.
+/// Copies while threads write: of a ring that is overwritten all the time, and of stacks that are
+/// new.
 pub(crate) fn dumping_child(path: &Path) {
     let mut options = options(Path::new(""));
     options.keep = Keep::Last { bytes: 1 << 20, nanos: u64::MAX };
@@ -154,7 +155,7 @@ pub(crate) fn dumping_child(path: &Path) {
                         break;
                     }
                     let value = thread << 20 | number & 0xf_ffff;
-                    // New ones now and then: memory without a file has room for so many.
+                    // New ones now and then: memory without a file has room for that many.
                     if number % 16 == 0 { mark_by(value >> 4 | thread << 40, 16) } else { mark("known") }
                 }
             });
@@ -183,7 +184,8 @@ pub(crate) fn check_dumping(runner: &Runner) {
 const CROWD: i64 = 48;
 const CROWD_ROUNDS: i64 = 20;
 
-/// More threads than there are places to write tables from have new stacks at once, and no others come later.
+/// Has more threads store new stacks at once than there are places to write tables from. No others
+/// come later.
 pub(crate) fn new_stacks_at_once(path: &Path) {
     start(&options(path)).unwrap();
     let barrier = Barrier::new(CROWD as usize);
@@ -231,7 +233,8 @@ fn run_in_sharing_child() {
 
 const SHARING_MARKS: u64 = 30_000;
 
-/// A thread whose first event comes from a child that shares its memory, as one of `vfork` does, while another thread records.
+/// Records the first event of a thread in a child that shares its memory, as one of `vfork` does.
+/// Another thread records at the same time.
 pub(crate) fn sharing_child(path: &Path) {
     start(&options(path)).unwrap();
     let shall_end = AtomicBool::new(false);
@@ -275,7 +278,8 @@ pub(crate) fn check_sharing(runner: &Runner) {
 const HOLDERS: usize = 16;
 const NO_PLACE: u64 = 5_000;
 
-/// All places of a ring are taken for a while: what a further thread marks is lost, but a later one finds all it needs.
+/// Takes all places of a ring for a while. The marks of a further thread are lost, but a later
+/// thread finds all it needs.
 pub(crate) fn crowded_child(path: &Path) {
     // Room for some hundred logs.
     let limit = libc::rlimit { rlim_cur: 1 << 30, rlim_max: 1 << 30 };
@@ -310,7 +314,7 @@ pub(crate) fn check_crowded(runner: &Runner) {
     spool.check();
     let count = |text: &str| spool.marks.iter().filter(|mark| mark.text == text).count();
     assert_eq!(count("holds a place"), HOLDERS);
-    // Those have taken all places, and wait: each of the others is lost, and told of.
+    // Those have taken all places, and wait: each of the others is lost, and counted.
     assert_eq!((count("no place"), spool.lost_events), (0, NO_PLACE));
     assert_eq!(count("a place again"), 1);
 }
@@ -356,7 +360,8 @@ pub(crate) fn check_zeroed(runner: &Runner) {
 
 const RESTARTS: u32 = 150;
 
-/// So many marks of each thread, some of which come after the end of one recording and before the begin of the next.
+/// Marks of each thread in a round. Some come after the end of one recording and before the begin
+/// of the next.
 const MARKS_OF_ROUND: i64 = 300;
 
 /// One recording after another, while threads go on writing events.
@@ -395,7 +400,7 @@ pub(crate) fn restarting_child(path: &Path) {
     }
 }
 
-/// What a thread marked is there in its order.
+/// Checks that the marks of each thread are there in their order.
 fn check_numbers(path: &Path) {
     let spool = Spool::open(path);
     spool.check();
@@ -415,7 +420,8 @@ pub(crate) fn check_restarting(runner: &Runner) {
 
 const STARTS: u32 = 60;
 
-/// Forks while another thread begins to record for the first time: the child can begin to record as well.
+/// Forks while another thread begins to record for the first time. The child can begin to record as
+/// well.
 pub(crate) fn forked_amid_start(path: &Path) {
     for number in 0..STARTS {
         // Each time a process that has recorded nothing.

@@ -1,4 +1,5 @@
-//! A program that runs with more rights than its caller: the caller's environment and directory do not say where it writes.
+//! A program that runs with more rights than its caller: the caller's environment and directory do
+//! not say where it writes.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -14,7 +15,8 @@ pub(crate) fn child(path: &Path) {
     println!("with a path {:?}", start(&options(&path.with_extension("given"))));
 }
 
-/// The set-user-ID program wrote where `CAIRN_RECORDING` said, and in the working directory of its caller.
+/// Checks where the set-user-ID program wrote. It wrote where `CAIRN_RECORDING` pointed, and in the
+/// working directory of its caller.
 pub(crate) fn check(runner: &Runner) {
     let directory = std::env::temp_dir().join(format!("cairn-rights-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);

@@ -1,4 +1,4 @@
-//! Only the last part is kept: what is there is whole, and the rest is counted.
+//! Rings store only the last part: that part is whole, and the rest is counted.
 
 use std::path::Path;
 
@@ -23,7 +23,8 @@ fn record(options: &cairn_recorder::Options<'_>) {
 fn write(thread: i64, barrier: &std::sync::Barrier) {
     for number in 0..MARKS {
         mark_value("ring", MarkValue::Integer(thread << 32 | number));
-        // A thread that began when the other one has ended would go on in its block, and overwrite all of it in the end.
+        // A thread that began when the other one has ended would go on in its block, and overwrite
+        // all of it in the end.
         if number == 0 {
             barrier.wait();
         }
@@ -37,8 +38,8 @@ pub(crate) fn child(path: &Path) {
     stop(EndReason::Stopped);
 }
 
-/// The marks of each thread are the last ones without a gap, but for blocks that were still in use when newer ones had been
-/// overwritten.
+/// Checks that the marks of each thread are the last ones without a gap. Blocks that were still in
+/// use when newer ones had been overwritten are exempt.
 fn check_last(spool: &Spool) {
     spool.check();
     assert_eq!(spool.lost_events, 0);
@@ -73,7 +74,7 @@ pub(crate) fn child_in_memory(path: &Path) {
     let bytes = path.as_os_str().as_encoded_bytes();
     dump(bytes, None).unwrap();
     assert_eq!(dump(bytes, None), Err(cairn_recorder::DumpError::Exists));
-    // Of the last nanosecond only what the thread has not left yet.
+    // The last nanosecond has only the segments that the thread has not left yet.
     mark_value("last", MarkValue::None);
     dump(&[bytes, b".last"].concat(), Some(1)).unwrap();
 }
@@ -94,7 +95,8 @@ pub(crate) fn check_in_memory(runner: &Runner) {
 const ROOM_BYTES: u64 = 64 << 20;
 const ROUNDS: i64 = 6;
 
-/// Rounds of marks with pauses that are longer than what is kept: each round writes where the one before the last did.
+/// Writes rounds of marks with pauses that are longer than the ring's time. Each round writes where
+/// the one before the last did.
 pub(crate) fn child_by_age(path: &Path) {
     let mut options = options(path);
     options.keep = Keep::Last { bytes: ROOM_BYTES, nanos: 300_000_000 };

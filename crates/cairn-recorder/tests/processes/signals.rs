@@ -1,4 +1,4 @@
-//! Handlers that record, in the midst of recording.
+//! Signal handlers that record, and interrupt an event.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,8 +64,8 @@ pub(crate) fn child(path: &Path) {
     println!("{events} {}", IN_HANDLER.load(Ordering::Relaxed));
 }
 
-/// How often a run is repeated until a signal has come in the midst of an event: on a machine with nothing else to do they
-/// come less often, and between two events more often.
+/// Maximum runs until a signal has come during an event; 10, because some runs have none. On an
+/// idle machine, signals come less often during events, and more often between them.
 const RUNS: usize = 10;
 
 pub(crate) fn check(runner: &Runner) {
@@ -76,7 +76,7 @@ pub(crate) fn check(runner: &Runner) {
         }
         std::fs::remove_file(&runner.path).unwrap();
     }
-    panic!("no signal came in the midst of an event");
+    panic!("no signal came during an event");
 }
 
 /// Checks one run; answers with the number of signals, and of heap events in the nested lane.

@@ -52,17 +52,17 @@ pub(crate) fn pausing_child(path: &Path) {
     assert!(!is_recording());
     mark("not yet");
     resume();
-    let (kept, moved) = (0x10_0000, 0x20_0000);
-    for address in [kept, moved] {
+    let (same, moved) = (0x10_0000, 0x20_0000);
+    for address in [same, moved] {
         heap::allocated_by(address, 64, capture());
     }
     pause();
-    // Unseen: the block is freed, and somebody else gets the address.
+    // Unseen: the block is freed, and another block gets the address.
     heap::freeing(moved);
     resume();
     std::thread::spawn(move || heap::allocated_by(moved, 128, capture())).join().unwrap();
     heap::freeing(moved);
-    heap::freeing(kept);
+    heap::freeing(same);
     // As the parent process asks for it.
     let word = |value: control::Command| {
         let file = std::fs::File::options().write(true).open(path).unwrap();
@@ -108,7 +108,7 @@ pub(crate) fn check_pausing(runner: &Runner) {
     assert_eq!((pairing.local, pairing.remote), (0, 2));
 }
 
-/// Several threads pause and resume at once; whoever says it last is heard.
+/// Pauses and resumes in several threads at once; the last call counts.
 pub(crate) fn switching_child(path: &Path) {
     start(&options(path)).unwrap();
     for round in 0..SWITCHING_ROUNDS {
@@ -158,7 +158,7 @@ pub(crate) fn lazy_child(_: &Path) {
 
 const LAZY_THREADS: usize = 8;
 
-/// Many times, because who meets whom in the midst of the start is another one each time.
+/// Runs many times, because the threads that race for the start differ each time.
 pub(crate) fn check_lazy(runner: &Runner) {
     for round in 0..LAZY_ROUNDS {
         let (status, _) = runner.run_to_any_end(runner.command().env("CAIRN_RECORDING", &runner.path));

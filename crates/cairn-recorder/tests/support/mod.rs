@@ -201,7 +201,8 @@ impl Spool {
         }
     }
 
-    /// Addresses of a stack with their modules, innermost first; panics where a number leads nowhere.
+    /// Addresses of a stack with their modules, innermost first; panics where a number leads
+    /// nowhere.
     pub fn stack(&self, number: u32) -> Vec<(PcKind, u64, u32)> {
         let mut frames = Vec::new();
         let mut node = number;
@@ -216,8 +217,8 @@ impl Spool {
         frames
     }
 
-    /// Checks that every stack of every event can be told, and that every module number is known; returns how many events
-    /// there are.
+    /// Checks every stack of every event and every module number, and returns the number of events.
+    /// Every stack must be readable and every module number known.
     pub fn check(&self) -> usize {
         let heap = self.sequences.values().flat_map(|sequence| &sequence.heap);
         let allocs = heap.clone().filter_map(|(_, event)| match event {
@@ -233,13 +234,14 @@ impl Spool {
         heap.count() + self.marks.len()
     }
 
-    /// Pairs frees with allocations by the published rules, in whatever order the threads are read; see [`Pairing`].
+    /// Pairs frees with allocations by the published rules, in any order of threads; see
+    /// [`Pairing`].
     pub fn pair(&self) -> Pairing {
         Pairing::of(self)
     }
 }
 
-/// What became of each block.
+/// Outcome of each block.
 #[derive(Default, Debug)]
 pub struct Pairing {
     /// Allocations by (address, what identifies it): (stack, size) of those never freed.

@@ -6,7 +6,7 @@ use super::{CfiError, CfiErrorKind};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
-    /// Offset of the end of `rest` in the section; positions are counted from it, so that reading
+    /// Offset of the end of `rest` in the section. Positions are counted from it, so that reading
     /// moves one pointer only.
     end: usize,
 }

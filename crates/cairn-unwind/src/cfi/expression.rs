@@ -243,8 +243,8 @@ pub(crate) struct LinearResult {
     pub(crate) depends_on_pc: bool,
 }
 
-/// Evaluates `bytes` with only the pc known: `None` when the result is neither a register plus a
-/// number nor the word stored there.
+/// Evaluates `bytes` with only the pc known. Returns `None` when the result is neither a register
+/// plus a number nor the word stored there.
 pub(super) fn linear<M: Machine>(bytes: &[u8], pc: u64) -> Option<LinearResult> {
     // Four values, as the entries of a procedure linkage table need.
     let mut stack = LinearStack { values: [Linear { register: None, offset: 0 }; 4], depth: 0 };

@@ -23,8 +23,8 @@ use super::row::{CfaRule, ExpressionRef, RegisterRule};
 use super::{CfiError, CfiErrorKind};
 use crate::AddressRange;
 
-/// Maximum nesting; 16, because compilers nest one or two deep, and hostile tables must not cost
-/// much time.
+/// Maximum nesting; 16, because compilers nest one or two deep. Hostile tables must not cost much
+/// time.
 const MAX_DEPTH: u32 = 16;
 
 /// The state that a program builds.
@@ -38,13 +38,13 @@ pub(super) trait State {
     fn restore(&mut self, register: u64);
     /// True when registers are marked as restored.
     fn has_restored(&self) -> bool;
-    /// Starts the second run of the CIE's program, which changes only the registers that are marked
-    /// as restored.
+    /// Starts the second run of the CIE's program. It changes only the registers that are marked as
+    /// restored.
     fn begin_restoring(&mut self);
     /// Ends the second run of the CIE's program.
     fn end_restoring(&mut self);
-    /// Sets the result of the CIE program that nearly all modules share; false when `program` is
-    /// another one.
+    /// Sets the result of the CIE program that nearly all modules share. Returns false when
+    /// `program` is another one.
     fn set_usual(&mut self, program: &[u8], data_alignment: i64) -> bool;
     /// True when the machine supports signed return addresses.
     fn signs_return_addresses() -> bool;
@@ -171,8 +171,8 @@ pub(super) fn run<'a, S: State>(
     }
 }
 
-/// Finds the `restore_state` that matches the last `remember_state`; `None` when the wanted row
-/// lies before it.
+/// Finds the `restore_state` that matches the last `remember_state`. Returns `None` when the wanted
+/// row lies before it.
 #[inline]
 fn look_ahead<'a>(
     cie: &Cie<'a>,
@@ -245,7 +245,7 @@ fn execute<'a, S: State>(
     Ok(Halt::End)
 }
 
-/// The instructions that are rare, none of which moves the location.
+/// Executes the rare instructions. They do not move the location.
 fn execute_rare<S: State>(
     opcode: u8,
     cie: &Cie<'_>,

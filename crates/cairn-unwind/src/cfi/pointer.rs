@@ -28,8 +28,8 @@ pub(super) struct PointerContext<'a> {
     pub(super) section: Section<'a>,
     pub(super) bases: Bases,
     pub(super) word_size: WordSize,
-    /// The base of `datarel`: the header's own address in `.eh_frame_hdr`, the global offset table
-    /// elsewhere.
+    /// The base of `datarel`. It is the header's own address in `.eh_frame_hdr`, the global offset
+    /// table elsewhere.
     pub(super) data_base: Option<u64>,
 }
 

@@ -51,8 +51,8 @@ pub enum RegisterRule {
 /// the size of a slice, and so halves the size of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExpressionRef {
-    /// The offset in the section, low half first, and the length: in halves, so that the rules
-    /// around it pack into 8 bytes.
+    /// The offset in the section, low half first, and the length. They are halves, so that the
+    /// rules around them pack into 8 bytes.
     halves: [u16; 3],
 }
 
@@ -160,8 +160,8 @@ impl<M: Machine> State for RowState<M> {
     }
 }
 
-/// A CFA for the second run of the CIE's program, where only its form matters: a register and an
-/// offset that can change.
+/// A CFA for the second run of the CIE's program, where only its form matters. Its form is a
+/// register and an offset that can change.
 const ANY_CFA: CfaRule = CfaRule::Register { register: 0, offset: 0 };
 
 /// See [`State::set_usual`]. Interpreting the usual program takes 15 of 150 nanoseconds, comparing
@@ -403,8 +403,8 @@ impl<'a, M: Machine> RowView<'_, 'a, M> {
     }
 }
 
-/// The state behind a [`CoreRow`]: 40 bytes, so that looking up a pc never leaves the registers and
-/// one cache line.
+/// The state behind a [`CoreRow`]. It has 40 bytes, so that looking up a pc never leaves the
+/// registers and one cache line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CoreState<M> {
     cfa: CfaRule,
@@ -412,8 +412,8 @@ pub(super) struct CoreState<M> {
     return_address: RegisterRule,
     stack_pointer: RegisterRule,
     return_address_register: u16,
-    /// A bit for each of the three registers, in the order above, that was restored to its rule in
-    /// the CIE's program.
+    /// A bit for each of the three registers that was restored to its rule in the CIE's program.
+    /// They are in the order above.
     restored: u8,
     /// True in the second run of the CIE's program, which changes only the registers in `restored`.
     is_restoring: bool,

@@ -22,7 +22,7 @@ const MOST_ENTRIES: u32 = 1 << 22;
 /// Alignment of entries; 4 in all files that compilers emit.
 const ALIGNMENT: usize = 4;
 
-/// Lengths of the first entry, a CIE: it has some ten bytes, an augmentation string and initial
+/// Lengths of the first entry, a CIE. It has some ten bytes, an augmentation string and initial
 /// instructions.
 const CIE_BYTES: core::ops::RangeInclusive<u32> = 8..=0x1000;
 

@@ -98,8 +98,8 @@ const NEEDS_FULL_EVALUATION: u32 = 1;
 const SIGNAL_FRAME: u32 = 2;
 const NO_TABLES: u32 = 3;
 
-/// Distance of the interrupted registers from the stack pointer in Linux's signal trampoline: of
-/// the `gregs`, which start at byte 40 of a `struct ucontext`.
+/// Distance of the interrupted registers from the stack pointer in Linux's signal trampoline. It is
+/// that of the `gregs`, which start at byte 40 of a `struct ucontext`.
 const CONTEXT_RBP: i64 = 120;
 const CONTEXT_RSP: i64 = 160;
 const CONTEXT_RIP: i64 = 168;
@@ -212,8 +212,8 @@ impl X86_64Rule {
         ((self.0 >> KIND_BITS & CFA_MASK) as u64) * 8
     }
 
-    /// Bytes from the CFA down to the saved frame pointer, zero when it is not saved; only
-    /// meaningful for the plain kinds.
+    /// Returns the bytes from the CFA down to the saved frame pointer, zero when it is not saved.
+    /// They are only meaningful for the plain kinds.
     #[must_use]
     #[inline]
     pub const fn slot_below_cfa(self) -> u64 {

@@ -176,7 +176,7 @@ pub enum Format {
     DebugLong,
 }
 
-/// A section in the making. The functions that its FDEs cover are kept for the header.
+/// A section in the making. It retains the functions that its FDEs cover for the header.
 #[derive(Clone, Debug)]
 pub struct SectionBuilder {
     pub format: Format,

@@ -48,12 +48,12 @@ impl SteppedCapture<'_> {
         Ok(leaf)
     }
 
-    /// Makes the innermost word in which this stack and the one of the record differ a part of the
-    /// keys of this call site.
+    /// Adds a discriminator to the keys of this call site. It is the innermost word in which this
+    /// stack and the one of the record differ.
     #[inline(never)]
     fn learn_discriminator(&mut self, known: KnownFrame) {
-        /// Frames compared; 64, because stacks of one call site rarely differ only further out, and
-        /// comparing costs time.
+        /// Frames compared; 64, because differences lie rarely only further out, and comparing
+        /// costs time.
         const MAX_COMPARED: usize = 64;
         let (thread, number) = (&*self.thread, self.number);
         let words = self.process.tree.words();
@@ -89,7 +89,7 @@ impl SteppedCapture<'_> {
         unsafe { load(self.thread.slot_base.wrapping_add(slot.into())) }
     }
 
-    /// Makes the record of this stack, whose innermost node is `leaf`: `count` pending frames
+    /// Makes the record of this stack, whose innermost node is `leaf`. `count` pending frames lie
     /// inside of the shadow's frame at `join_height`. A stack whose numbers do not fit the fields
     /// of any record is left without one.
     fn make_record(&mut self, leaf: u32, join_height: usize, count: usize) -> Result<(), NotRecordable> {
@@ -132,8 +132,8 @@ impl SteppedCapture<'_> {
         Ok(())
     }
 
-    /// Adds to the `used` checks of a record the frame pointers on which the `count` pending frames
-    /// and the join depend.
+    /// Adds the frame pointers that the pending frames and the join need to a record's checks. The
+    /// first `used` checks are taken.
     #[inline(never)]
     fn check_fps(
         &self,
@@ -194,8 +194,8 @@ impl SteppedCapture<'_> {
         Ok(FpCheck::new(source, in_register))
     }
 
-    /// Makes a shadow of this stack: the frames of the present shadow up to `known_height`, and the
-    /// pending frames, whose innermost node is `leaf`.
+    /// Makes a shadow of this stack, whose innermost node is `leaf`. It has the frames of the
+    /// present shadow up to `known_height`, and the pending frames.
     fn make_shadow(&mut self, leaf: u32, known_height: usize) {
         let words = self.process.tree.words();
         let count = self.pending_count;
@@ -271,9 +271,9 @@ struct OuterFrame {
     fp: u64,
 }
 
-/// Notes the words other than the return address that the step from the frame at `height` reads, as
-/// far as the outer frames depend on them. Returns true if the outer frames depend on this frame's
-/// own fp; `None` without memory for the checks.
+/// Notes the words other than the return address that the step from the frame at `height` reads.
+/// Only words on which the outer frames depend are noted. Returns true if the outer frames depend
+/// on this frame's own fp; `None` without memory for the checks.
 fn note_extra_checks(
     thread: &mut ThreadState,
     number: usize,

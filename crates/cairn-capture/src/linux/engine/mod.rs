@@ -121,8 +121,8 @@ unsafe fn match_record(thread: &ThreadState, key: u64, site: CallSite) -> Option
     (difference == 0).then_some(record.node())
 }
 
-/// Zero when the frame pointers are those that the record expects: `join_fp` in the join's frame,
-/// if that matters.
+/// Returns zero when the frame pointers are those that the record expects. `join_fp` is the one in
+/// the join's frame, if that matters.
 #[inline(always)]
 fn fp_difference(check: FpCheck, join_fp: Option<u64>, fp: u64, word: impl Fn(u64) -> u64) -> u64 {
     let mut difference = 0;

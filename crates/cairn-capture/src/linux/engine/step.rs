@@ -41,7 +41,7 @@ pub(super) struct SteppedCapture<'a> {
     pub(super) expected_node: u32,
 }
 
-/// A frame whose node is known, by its height in the shadow; height 0 is outside of the outermost
+/// A frame whose node is known, by its height in the shadow. Height 0 is outside of the outermost
 /// frame.
 #[derive(Clone, Copy)]
 pub(super) struct KnownFrame {
@@ -128,8 +128,8 @@ pub(super) unsafe fn capture_elsewhere(
     thread: &mut ThreadState,
     site: CallSite,
 ) -> Result<u32, NeedsWholeWalk> {
-    /// Pages probed at first; 4, because most coroutines have few frames, and probing costs time
-    /// for each page.
+    /// Pages probed at first; 4, because most coroutines have few frames and each probed page costs
+    /// time.
     const FIRST_PAGES: usize = 4;
     if !site.sp.is_multiple_of(8) {
         return Err(NeedsWholeWalk);
@@ -159,8 +159,8 @@ pub(super) unsafe fn capture_elsewhere(
     Err(NeedsWholeWalk)
 }
 
-/// Steps by a plain rule; `None` for other rules, and where the caller's frame would not lie above
-/// on this stack.
+/// Steps by a plain rule. Returns `None` for other rules, and where the caller's frame would not
+/// lie above on this stack.
 ///
 /// # Safety
 ///
@@ -257,8 +257,8 @@ impl SteppedCapture<'_> {
         None
     }
 
-    /// True when the shadow has no frame at this height, but the mark for its end, which repeats
-    /// the slot of the outermost frame.
+    /// Returns true when the shadow has, at this height, no frame but the mark for its end. The
+    /// mark repeats the slot of the outermost frame.
     #[inline(always)]
     fn is_end_mark(&self, height: u32) -> bool {
         height == 1
@@ -316,8 +316,8 @@ impl SteppedCapture<'_> {
         }
     }
 
-    /// Steps by the frame pointer, as the whole walk does where no table covers the code, if that
-    /// leads to code of a module.
+    /// Steps by the frame pointer if that leads to code of a module. The whole walk does the same
+    /// where no table covers the code.
     ///
     /// If not, the stack ends here with a mark, which becomes the outermost of the pending frames.
     /// The mark has the slot of the last frame, and in place of a frame pointer the return address
@@ -438,8 +438,8 @@ impl SteppedCapture<'_> {
     }
 }
 
-/// Returns the greatest height, up to `height`, whose word has changed, after [`shadow_difference`]
-/// was not zero.
+/// Returns the greatest height, up to `height`, whose word has changed. [`shadow_difference`] was
+/// not zero before.
 ///
 /// Without it a stack that has moved would be compared again at every frame, at quadratic cost.
 ///

@@ -1,7 +1,7 @@
 //! The state of one thread: caches that are trusted only after a check, and its shadows.
 //!
-//! The memory of a thread is one mapping of 128 KiB of address space, of which a thread whose stack
-//! is 120 frames deep touches 64 KiB. A stack of more than 500 frames takes another mapping, and
+//! The memory of a thread is one mapping of 128 KiB of address space. A thread whose stack is 120
+//! frames deep touches 64 KiB of it. A stack of more than 500 frames takes another mapping, and
 //! thousands of stacks in use take one of 384 KiB. The mapping is reached through one thread-local
 //! word without a destructor. A later thread recognises by its owner's number that the owner has
 //! ended, and reuses the mapping.
@@ -86,8 +86,8 @@ pub(crate) struct ThreadBlock {
 
 const _: () = assert!(align_of::<ThreadBlock>() <= 4096, "a mapping begins a page");
 
-/// The part that a capture in a signal handler uses when it interrupts a capture, and that other
-/// threads read.
+/// The part that a capture in a signal handler uses when it interrupts a capture. Other threads
+/// read it.
 #[repr(C)]
 struct HandlerPart {
     /// Like [`ThreadBlock::busy`], for the capture in the handler.
@@ -103,7 +103,7 @@ struct HandlerPart {
 /// All blocks, newest first.
 static BLOCKS: AtomicPtr<ThreadBlock> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Stands for an owner's thread number where there is no owner.
+/// Thread number in the place of an owner's where there is no owner.
 const NO_OWNER: i32 = 0;
 
 /// The parts of its block that a thread may use now.
@@ -309,8 +309,8 @@ impl ThreadBlock {
     }
 }
 
-/// Makes this process, a forked child, the owner of all blocks: this thread of its own one, no
-/// thread of the others.
+/// Makes this process, a forked child, the owner of all blocks. This thread gets its own block, the
+/// others get no thread.
 ///
 /// # Safety
 ///
@@ -356,8 +356,8 @@ impl ThreadState {
         StackMemory { low: self.low, high: self.high }
     }
 
-    /// Learns the bounds of the stack that `sp` lies on, and returns its readable part: of the
-    /// thread's own stack, or as much of another one as is readable without a gap.
+    /// Learns the bounds of the stack that `sp` lies on, and returns its readable part. That is a
+    /// part of the thread's own stack, or as much of another stack as is readable without a gap.
     pub(crate) fn enter_stack(&mut self, sp: u64) -> StackMemory {
         if !self.own_stack().contains(sp) {
             // A stack that cannot be entered is read through the kernel.

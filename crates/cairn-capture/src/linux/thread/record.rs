@@ -29,7 +29,7 @@ pub(crate) const PC_BITS: u32 = 47;
 pub(crate) const PC_TAG_BITS: u32 = PC_BITS - FIRST_COUNT.ilog2();
 const _: () = assert!(NUMBER_BITS + PC_TAG_BITS == u64::BITS);
 
-/// A whole stack as a list of comparisons, in one cache line: if all of them hold,
+/// A whole stack as a list of comparisons, in one cache line. If all of them hold,
 /// [`node`](Self::node) is the answer.
 ///
 /// The record compares the innermost frames one by one. They end at the *join*, a frame of a
@@ -170,8 +170,8 @@ pub(crate) enum LastCheck {
     Fps(FpCheck),
 }
 
-/// One stack word and its expected value:
-/// `| value: 48 | distance in words above the innermost return address: 16 |`.
+/// One stack word and its expected value. The bits: `| value: 48 | distance in words above the
+/// innermost return address: 16 |`.
 #[derive(Clone, Copy)]
 pub(crate) struct WordCheck(u64);
 
@@ -194,8 +194,8 @@ impl WordCheck {
     }
 }
 
-/// The expected frame pointers of a record:
-/// `| value of the register in the innermost frame, or 0: 48 | source of the join's: 16 |`.
+/// The expected frame pointers of a record. The bits: `| value of the register in the innermost
+/// frame, or 0: 48 | source of the join's: 16 |`.
 ///
 /// The source is the distance of the word that holds the frame pointer of the join's frame, or
 /// [`FP_IN_REGISTER`].
@@ -233,8 +233,8 @@ pub(crate) fn place(slot: u32, node: u32) -> u64 {
     u64::from(node) << 32 | u64::from(slot)
 }
 
-/// The stack word that distinguishes two stacks of one call site:
-/// `| inverted upper half of an address: 16 | words above sp: 16 |`.
+/// The stack word that distinguishes two stacks of one call site. The bits: `| inverted upper half
+/// of an address: 16 | words above sp: 16 |`.
 ///
 /// In other stacks of the call site that word may belong to another frame and hold arbitrary data,
 /// which would make a new key for each capture. So the discriminator remembers the upper half of

@@ -61,8 +61,8 @@ impl ShadowFrame {
     }
 }
 
-/// A stack word other than a return address that decides where an outer frame lies: a saved frame
-/// pointer that is used, or the word in which a realigned frame stores its CFA.
+/// A stack word other than a return address that decides where an outer frame lies. It is a saved
+/// frame pointer that is used, or the word in which a realigned frame stores its CFA.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ExtraCheck {
@@ -106,8 +106,8 @@ impl PendingFrame {
     }
 }
 
-/// For each pair of shadows the height up to which they are known to be equal, so that copying one
-/// to the other copies little.
+/// Heights up to which pairs of shadows are known to be equal. Copying one shadow to the other then
+/// copies little.
 #[repr(C)]
 pub(crate) struct CommonHeights([[u32; SHADOWS]; SHADOWS]);
 
@@ -357,8 +357,8 @@ impl ThreadState {
         self.turns_mut()[index / TURN_EXTRAS].extras[number % SHADOWS][index % TURN_EXTRAS] = check;
     }
 
-    /// Copies the frames of a shadow up to `height`, and the words that they depend on, as far as
-    /// the other shadow lacks them.
+    /// Copies the frames of a shadow up to `height`, and the words that they depend on. Frames that
+    /// the other shadow has are not copied.
     pub(crate) fn copy_shadow(&mut self, from: usize, to: usize, height: usize) {
         let common = self.common.height(from, to).min(height as u32) as usize;
         // Index 0 includes the padding, which repeats the outermost frame.
@@ -405,7 +405,7 @@ mod tests {
         ShadowFrame::new(0x5000_0000 + height as u64, 8 * height as u32, height as u32)
     }
 
-    /// A state with a shadow of so many frames, and an extra check for each eighth of them.
+    /// Makes a state with a shadow of `frames` frames, and an extra check for each eighth of them.
     fn state_with_shadow(frames: usize) -> &'static mut ThreadState {
         let block = ThreadBlock::make(-1, -1).unwrap();
         // SAFETY: no thread's word leads to this block, and no process has this number, so no
