@@ -62,8 +62,7 @@ fn zero_block(bytes: &mut [u8]) {
     bytes[block * SEGMENT_BYTES..][..SEGMENT_BYTES].fill(0);
 }
 
-/// What a file is like, and what the commands that read events, and those that read marks alone,
-/// end with.
+/// The state of a file, and the exit codes of commands that read events or only marks.
 struct Case {
     name: &'static str,
     damage: fn(&mut Vec<u8>),

@@ -1,4 +1,5 @@
-//! Programs that run under `cairn heap` are looked at meanwhile; in the end their sums are those of the whole recording.
+//! Programs that run under `cairn heap` are read meanwhile; in the end their sums are those of the
+//! whole recording.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
@@ -18,7 +19,7 @@ use support::{cairn, compile, scratch};
 
 /// Only what never comes takes so long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The programs run until they are told that it is enough.
+/// The programs run until the test ends their input.
 const LONG: &str = "600000";
 
 /// Starts a command that records into `directory`, and waits until there is a recording.
@@ -42,8 +43,9 @@ fn stop(directory: &Path) {
     fs::write(directory.join("stop"), "").unwrap();
 }
 
-/// Follows the recording of what `child` runs, at moments that nobody knows beforehand, has the program `end` when enough was seen of it,
-/// and compares.
+/// Follows the recording that `child` writes, at random moments.
+///
+/// Calls `end` to end the program after enough reads, and compares.
 fn follow(mut child: Child, path: &Path, end: impl Fn()) {
     let mut heap = LiveHeap::open(path).unwrap();
     let (mut looks, mut grown, mut last) = (0, 0, 0);

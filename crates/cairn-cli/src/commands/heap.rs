@@ -386,8 +386,9 @@ impl HeapCommand {
 
 /// Shortest pause between two reads of the spool, for programs that write much.
 const SHORTEST_TICK: Duration = Duration::from_millis(1);
-/// Longest pause between two reads, for programs that write little: each read wakes a processor,
-/// whose caches are cold by then.
+/// Longest pause between two reads of programs that write little; 4 ms.
+///
+/// Each read wakes a processor, whose caches are cold by then.
 const LONGEST_TICK: Duration = Duration::from_millis(4);
 /// Bytes of one read below which the pause grows: some thousands of allocations.
 const LITTLE_BYTES: u64 = 64 << 10;

@@ -93,8 +93,9 @@ pub(crate) struct OpenHeap {
     _file: InputFile,
 }
 
-/// An error of the library as one of this command; a span that is empty ends it as other wrong
-/// arguments do.
+/// Converts an error of the library to one of this command.
+///
+/// An empty span is reported like other invalid arguments.
 pub(crate) fn failed(error: SourceError) -> io::Error {
     match error {
         SourceError::EmptySpan => {

@@ -112,8 +112,9 @@ pub(crate) fn width() -> usize {
     stated.or_else(terminal).unwrap_or(100).clamp(60, 400)
 }
 
-/// Shortens a function's name to `most` characters: drops its parameters first, then its template
-/// arguments, then its middle.
+/// Shortens a function's name to `most` characters.
+///
+/// Drops its parameters first, then its template arguments, then its middle.
 pub(crate) fn shortened(name: &str, most: usize) -> String {
     let fits = |text: &str| text.chars().count() <= most;
     if fits(name) {

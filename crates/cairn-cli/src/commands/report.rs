@@ -262,7 +262,7 @@ impl ReportCommand {
         }
         match self.by {
             None => {
-                // Of a file without bytes or without frees, most sections would be empty.
+                // Most sections of a file without bytes or without frees would be empty.
                 let only = Some(source.usual_cost(TimeSpan::ALL)).filter(|&cost| cost != Cost::Peak);
                 printer.whole_picture(self.cost.map(CostName::cost).or(only))?;
             }

@@ -137,8 +137,9 @@ impl SymbolOptions {
         self.search.sysroot.as_deref()
     }
 
-    /// Returns the options of a symbolizer for recordings and images, which may be untrusted and
-    /// name any file of this machine.
+    /// Returns the options of a symbolizer for recordings and images.
+    ///
+    /// These may be untrusted and name any file of this machine.
     pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
         self.search.symbolizer().only_checked_paths(true)
     }
@@ -155,8 +156,9 @@ impl SymbolOptions {
     }
 }
 
-/// Reports for each module once why its frames have no names, and which files were not used or are
-/// of another build.
+/// Reports once per module why frames have no names and which files were not used.
+///
+/// Also reports used files of another build.
 pub(crate) fn complain_about_modules(names: &Names) {
     for (key, report) in names.reports() {
         let module = file_name_of(&key.path);
@@ -187,7 +189,9 @@ pub(crate) fn complain_about_modules(names: &Names) {
     }
 }
 
-/// Returns advice on missing names: most functions of these modules have none, because their debug files are not here.
+/// Advises on missing names if most functions of a module have none.
+///
+/// The reason is that the debug files of these modules are not on this machine.
 pub(crate) fn advice_on_names(names: &heap::Names<'_>) -> Option<String> {
     /// Modules that the advice names; 3, because the line has to stay short.
     const MOST_NAMED: usize = 3;

@@ -175,8 +175,10 @@ struct Shape {
     basenames: bool,
 }
 
-/// Returns the arguments of `cairn symbolize` if the program is called `addr2line` or
-/// `llvm-symbolizer`, with a target in front or a version behind; else the arguments themselves.
+/// Rewrites the arguments if the program is called `addr2line` or `llvm-symbolizer`.
+///
+/// The name may have a target in front or a version behind. The result is then the arguments of
+/// `cairn symbolize`, else the arguments are unchanged.
 pub(crate) fn by_name(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let Some(name) = arguments.next() else { return Vec::new() };
     let stem = Path::new(&name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -318,8 +320,9 @@ impl Session {
         Ok(Self { style, files, exe, _input: input, section, relative, kind, adjust, failed: false })
     }
 
-    /// Answers all lines that are available, then waits for more: a single question is answered at
-    /// once, a thousand questions are answered together.
+    /// Answers all lines that are available, then waits for more.
+    ///
+    /// A single question is answered at once, and a thousand questions are answered together.
     fn answer_lines(&mut self, printer: &mut AnswerPrinter) -> io::Result<()> {
         let mut lines = LineReader::new(io::stdin().lock());
         let mut questions = Vec::new();

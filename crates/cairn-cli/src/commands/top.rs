@@ -84,7 +84,7 @@ pub(crate) struct Top {
     input: HeapInput,
 }
 
-/// A cost of which there is a column.
+/// A cost that has a column.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RowCost {
     /// Bytes that are alive

@@ -618,8 +618,9 @@ impl fmt::Display for DamageText<'_> {
     }
 }
 
-/// Prints blocks like heapprof.py: clusters by all of their callers, the largest first, with names
-/// behind addresses.
+/// Prints blocks like heapprof.py.
+///
+/// Groups them by all of their callers, the largest group first, with names behind the addresses.
 pub(super) fn heapprof(output: &mut impl Write, answers: &Answers, names: &mut Names<'_>) -> io::Result<()> {
     let stacks = answers.annotated.stacks();
     let mut sizes: Vec<Vec<u64>> = vec![Vec::new(); stacks.len()];

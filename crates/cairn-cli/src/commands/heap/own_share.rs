@@ -17,8 +17,9 @@ const PRESENT: u64 = 1 << 63;
 const EXCLUSIVE: u64 = 1 << 56;
 /// How many pages are read at once.
 const STEP_PAGES: u64 = 4096;
-/// Larger pieces are filled from their start: behind [`STEP_PAGES`] of which none is resident,
-/// nothing follows.
+/// Minimum size, in pages, of pieces that are filled from their start.
+///
+/// After [`STEP_PAGES`] pages without a resident one, such a piece contains no more.
 const LARGE_PAGES: u64 = 4 * STEP_PAGES;
 /// The names of the library's files begin so.
 const LIBRARY: &str = "libcairn_preload";

@@ -388,8 +388,9 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         Ok(())
     }
 
-    /// The callers of a frame, a line each; the middle of a long stack is left out, its outermost
-    /// frame never is.
+    /// Prints the callers of a frame, one a line.
+    ///
+    /// Omits the middle of a long stack, but never its outermost frame.
     fn callers(&mut self, stack: u32, asker: Position, more_stacks: usize) -> io::Result<()> {
         let dim = self.palette.dim;
         let indent = " ".repeat(NUMBERS);
