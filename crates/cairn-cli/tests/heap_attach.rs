@@ -4,7 +4,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
-#[allow(dead_code, reason = "shared with other tests, each of which uses a part")]
+#[allow(dead_code, reason = "shared with other tests, and each test uses a part")]
 mod support;
 
 use std::fs;

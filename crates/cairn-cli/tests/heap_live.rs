@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const LONG: &str = "600000";
 
 /// Starts a command that records into `directory`, and waits until there is a recording.
-#[allow(clippy::zombie_processes, reason = "whoever gets it waits for it; a test that fails ends all")]
+#[allow(clippy::zombie_processes, reason = "the caller waits for it; a failing test ends all")]
 fn start(command: &mut Command, directory: &Path) -> (Child, PathBuf) {
     let child = command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let began = Instant::now();

@@ -1,4 +1,5 @@
-//! Writes the pages that the tests in `tests/browser` look at, into a directory: `cargo xtask page` runs it.
+//! Writes the pages that the tests in `tests/browser` open, into a directory: `cargo xtask page`
+//! runs it.
 
 #![allow(clippy::print_stdout, reason = "it prints the files that it writes")]
 

@@ -64,7 +64,7 @@ pub(crate) fn executable(path: &Path, from: &Executable<'_>) {
     assert!(command.status().unwrap().success());
 }
 
-/// Returns its content.
+/// The content of an executable.
 #[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) enum Executable<'a> {
     Script(&'a str),

@@ -644,8 +644,9 @@ enum TextKeyKind {
     File,
 }
 
-/// Maximum references to follow; 16, because three occur in practice: from a call to its abstract
-/// function, to its declaration, through a partial unit.
+/// Maximum references to follow; 16, because three occur in practice.
+///
+/// They lead from a call to its abstract function, to its declaration, through a partial unit.
 const MAX_REFERENCES: usize = 16;
 
 fn text(name: Reader<'_>) -> Result<Cow<'_, str>, DwarfError> {
