@@ -196,7 +196,7 @@ fn attach_works_again_after_a_detach_without_traces() {
         line.split_ascii_whitespace().nth(1).is_some_and(|rights| rights.ends_with('s'))
             && line.contains(&*directory.to_string_lossy())
     };
-    assert_eq!(maps.lines().find(is_recording), None, "the file is kept for nothing");
+    assert_eq!(maps.lines().find(is_recording), None, "the file has a mapping without use");
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();

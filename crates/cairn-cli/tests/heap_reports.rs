@@ -432,7 +432,7 @@ fn answers_are_equal_with_and_without_a_summary() {
 
     // A damaged summary is reported, and the events answer.
     let mut bytes = std::fs::read(path).expect("it is there");
-    let sums = bytes.windows(4).position(|window| window == b"SUMS").expect("they are kept");
+    let sums = bytes.windows(4).position(|window| window == b"SUMS").expect("the file contains them");
     bytes[sums + 40] ^= 1;
     std::fs::write(path, bytes).expect("it can be written");
     let (code, output, complaints) = answer(&["report", path, "--json", "--full"]);

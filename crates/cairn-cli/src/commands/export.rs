@@ -31,8 +31,8 @@ use crate::output::{Outcome, Progress, complain};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Export {
-    /// A recording, a core file or minidump, a file of heaptrack, pprof, the Firefox Profiler or
-    /// call-stack-tracker; - for standard input
+    /// A recording, core file, minidump or file of another tool; - for standard input. Other tools
+    /// are heaptrack, pprof, the Firefox Profiler and call-stack-tracker
     file: PathBuf,
 
     /// The format

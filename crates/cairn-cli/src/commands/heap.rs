@@ -58,8 +58,8 @@ pub(crate) struct HeapCommand {
     #[arg(long, value_name = "PID", value_parser = parse_pid, conflicts_with = "program")]
     detach: Option<u32>,
 
-    /// Write the recording to this file or directory (`DIR/` is created). In the name, `%n` stands
-    /// for the program's name and `%p` for its PID [default: %n.%p.cairn]
+    /// Write the recording to this file or directory (`DIR/` is created). In the name, `%n` means
+    /// the program's name and `%p` its PID [default: %n.%p.cairn]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
 

@@ -21,7 +21,7 @@ use crate::output::complain;
 /// Whether and where indexes are cached.
 #[derive(Args)]
 pub(crate) struct CacheOptions {
-    /// Cache indexes of large files in this directory [default: cairn/symbols in the user's cache
+    /// Cache indexes of large files in this directory. [default: cairn/symbols in the user's cache
     /// directory]
     #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
     cache_dir: Option<PathBuf>,

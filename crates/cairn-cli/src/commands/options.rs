@@ -228,8 +228,8 @@ impl Write for TextOutput {
 /// How much of a list or tree is shown.
 #[derive(Args, Clone, Copy, Default)]
 pub(crate) struct ListOptions {
-    /// Entries of each list; with a percent sign, as 1%, only entries that are at least this part
-    /// of the whole
+    /// Entries of each list. With a percent sign, as 1%, only entries of at least this part of the
+    /// whole
     #[arg(short = 'n', long, value_name = "COUNT|PERCENT", value_parser = parse_limit, conflicts_with = "full")]
     limit: Option<Limit>,
 

@@ -44,12 +44,11 @@ pub(crate) struct SymbolSearch {
     #[arg(long, value_name = "FROM=TO", value_parser = parse_map, alias = "map")]
     map_path: Vec<(PathBuf, PathBuf)>,
 
-    /// Also use files of another build than the recorded one, and recorded paths without a build
-    /// id; names may be wrong
+    /// Also use files of other builds, and recorded paths without a build id; names may be wrong
     #[arg(long)]
     allow_mismatch: bool,
 
-    /// Download missing files from the servers in DEBUGINFOD_URLS, if this cairn was built with the
+    /// Download missing files from the servers in DEBUGINFOD_URLS. Needs a cairn built with the
     /// feature debuginfod [default]
     #[arg(long, overrides_with = "no_debuginfod")]
     debuginfod: bool,

@@ -143,7 +143,7 @@ llvm-symbolizer, numbers without 0x are decimal.
 Exit codes: 0 all addresses were named; 1 a file could not be read; 2 the arguments are invalid;
 3 some addresses are unknown. In the styles of other tools, unknown addresses end with 0.";
 
-/// Whose output to print.
+/// Selects the tool whose output format is printed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Style {
     /// A line for each frame, or the reason why it has no name

@@ -12,7 +12,7 @@ pub(crate) struct Server {
     pub(crate) token: String,
 }
 
-/// The parts of an answer.
+/// Status, headers and body of an answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
