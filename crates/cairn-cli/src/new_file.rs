@@ -11,7 +11,7 @@ use crate::output::{self, Guarded};
 
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Means standard input or output instead of a file, in every command.
+/// Names standard input or output instead of a file, in every command.
 pub(crate) const DASH: &str = "-";
 
 /// The output of a command.

@@ -237,9 +237,9 @@ fn core_finds_all_blocks_of_gdb() {
     check(&gdb());
 }
 
-/// Redis has its own allocator below the annotation, and counts blocks exactly.
+/// Checks the blocks of Redis against its own counters, which are exact.
 ///
-/// It counts them by `malloc_usable_size`.
+/// Redis has its own allocator below the annotation, and counts blocks by `malloc_usable_size`.
 #[test]
 fn core_agrees_with_the_counters_of_redis() {
     if !is_here("redis-server") || !is_here("redis-cli") || !is_here("gcore") {

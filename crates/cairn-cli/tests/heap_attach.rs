@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use support::{Count, cairn, compile, recording, recordings, run, scratch, wait_for};
 
-/// Bytes that the program allocates after the signal to continue.
+/// Sizes and counts of the blocks that the program allocates after the test lets it continue.
 const KNOWN: [(u64, Count); 2] =
     [(77777, Count { made: 1000, left: 100 }), (3000, Count { made: 10, left: 0 })];
 

@@ -19,7 +19,7 @@ use support::{cairn, compile, scratch};
 
 /// Only what never comes takes so long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The programs run until the test ends their input.
+/// Argument of programs that run until the test ends them.
 const LONG: &str = "600000";
 
 /// Starts a command that records into `directory`, and waits until there is a recording.
@@ -63,7 +63,7 @@ fn follow(mut child: Child, path: &Path, end: impl Fn()) {
         std::thread::sleep(Duration::from_millis(pause));
     }
     child.wait().unwrap();
-    assert!(grown > 1, "{grown} of {looks} looks saw something new");
+    assert!(grown > 1, "{grown} of {looks} reads found new events");
     let whole = HeapRecording::new(Recording::open(path).unwrap());
     let read = whole.read(Scope::default()).unwrap();
     let live = heap.snapshot();

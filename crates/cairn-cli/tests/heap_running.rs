@@ -22,7 +22,7 @@ use support::{cairn, compile, run, scratch, wait_for};
 const LONG: &str = "600000";
 /// A few blocks that were drained and given back, so that the spool alone has less than all.
 const GIVEN_BLOCKS: u64 = 4;
-/// The results of one read of a growing recording.
+/// Finding of a report on a recording that still grows.
 const STILL_RUNS: &str = "the program still runs and is recorded";
 
 /// A program that records; it ends with its test.
@@ -118,7 +118,7 @@ fn number(report: &Value, name: &str) -> u64 {
     report[name].as_u64().unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// The events of a growing recording up to now.
+/// Returns the allocations that a follower of the recording has read up to now.
 fn followed(path: &Path) -> u64 {
     let mut heap = LiveHeap::open(path).unwrap();
     while heap.update().unwrap().is_behind {}

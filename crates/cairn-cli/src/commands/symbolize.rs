@@ -177,8 +177,8 @@ struct Shape {
 
 /// Rewrites the arguments if the program is called `addr2line` or `llvm-symbolizer`.
 ///
-/// The name may have a target in front or a version behind. The result is then the arguments of
-/// `cairn symbolize`, else the arguments are unchanged.
+/// The name may have a target in front or a version behind. The result is then a call of `cairn
+/// symbolize` in that tool's style, else the arguments are unchanged.
 pub(crate) fn by_name(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let Some(name) = arguments.next() else { return Vec::new() };
     let stem = Path::new(&name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();

@@ -338,9 +338,9 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Merges changes of the memory track into bins to limit the points.
+/// Bin of the memory track; merges changes to limit the points.
 ///
-/// A bin preserves the maximum between them.
+/// It preserves the maximum between them.
 #[derive(Clone, Copy, Default)]
 struct Track {
     step_nanos: u64,
