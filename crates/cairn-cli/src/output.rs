@@ -50,7 +50,7 @@ pub(crate) fn use_no_palette() {
     NO_PALETTE.store(true, Ordering::Relaxed);
 }
 
-/// A line on a terminal that says what is being done; removed when it is dropped.
+/// A progress line on a terminal; removed when it is dropped.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {

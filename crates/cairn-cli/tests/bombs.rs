@@ -124,7 +124,7 @@ fn cores_that_unpack_too_far_are_refused() {
             assert!(!errors.contains("--max-unpacked"), "{errors}");
         }
     }
-    // Nothing is left of what was unpacked.
+    // No unpacked bytes are left.
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 3);
 }
 

@@ -408,7 +408,7 @@ fn cairn_block_shows_the_allocating_stack_in_a_debugger() {
             // The program goes on.
             asleep::wait_until_asleep(running.process);
         }
-        // Where there is no cairn, the command says what to do.
+        // If CAIRN names no program, the command prints the remedy.
         let output = debugger(name, &script, open_core).env("CAIRN", "/nowhere/cairn").output().unwrap();
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(words.contains("set CAIRN to the path of cairn"), "{name}: {words}");

@@ -36,7 +36,7 @@ fn chunks(bytes: &[u8]) -> Vec<Chunk> {
     chunks
 }
 
-/// Flips a byte in the middle of what the last chunk of a kind holds.
+/// Flips a byte in the middle of the content of the last chunk of a kind.
 fn flip(bytes: &mut [u8], kind: ChunkKind) {
     let of_kind: Vec<Chunk> = chunks(bytes).into_iter().filter(|(_, header)| header.kind == kind).collect();
     let (at, header) = of_kind.last().unwrap_or_else(|| panic!("no chunk {kind}"));

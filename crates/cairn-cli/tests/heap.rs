@@ -226,7 +226,7 @@ fn sandboxes_and_limits_end_the_recording_and_not_the_program() {
         let program = compile(&directory, "surroundings.c", "program", &["-fno-builtin"]);
         let shown = same_as_plain(&directory, &program, &[what]);
         assert_eq!(shown.signal, None, "{shown:?}");
-        // The recording has the blocks from before the signal.
+        // The recording has the blocks from before it ended.
         assert_eq!(recording(&directory).count(17001), Count { made: 100, left: 50 });
     }
 }

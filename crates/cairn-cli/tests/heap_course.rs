@@ -502,7 +502,7 @@ fn a_recording_without_an_allocation_says_why() {
         findings.iter().any(|finding| finding.as_str().unwrap().contains("malloc of its own")),
         "{findings:?}"
     );
-    // Where the file is another one by now, it is no reason.
+    // A file that was replaced meanwhile is no reason.
     let program = directory.join("own");
     fs::remove_file(&program).unwrap();
     fs::copy("/bin/true", &program).unwrap();

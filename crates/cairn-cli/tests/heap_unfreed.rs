@@ -101,7 +101,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&run(cairn().args(["report", "--json", "--no-symbols"]).arg(path)).stdout).unwrap()
 }
 
-/// Nothing is called leaked of what ended before its program, or was killed.
+/// Checks that no block is called leaked if recording ended early or the program was killed.
 fn check_alive(directory: &Path, path: &Path, end: Option<&str>, heading: &str) {
     for (what, text) in outputs(directory, path) {
         let calls = text.to_lowercase().replace("heaptrack calls leaked what was not freed: blocks", "");

@@ -128,10 +128,10 @@ pub struct ImportOptions {
     pub kind: Option<Kind>,
 }
 
-/// Where the events are.
+/// Location of the events.
 #[derive(Debug)]
 enum Events {
-    /// Nowhere: the profile has sums.
+    /// None: the profile has sums.
     None,
     /// In the file, which is read once more each time.
     Heaptrack(Source),
@@ -139,7 +139,7 @@ enum Events {
     InMemory(Changes),
 }
 
-/// Where the bytes are, for the next time.
+/// Location of the bytes, for the next read.
 #[derive(Debug)]
 enum Source {
     File(PathBuf),
@@ -334,7 +334,7 @@ impl Imported {
         &self.threads
     }
 
-    /// Returns what files of this kind do not record: a sentence each.
+    /// Lists the data that files of this kind do not record: a sentence each.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes

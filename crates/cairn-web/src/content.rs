@@ -29,7 +29,7 @@ use crate::slices::PageSlices;
 use crate::subject::{PageModule, PageSubject, PageThread, Times};
 use crate::{PageError, PageOptions};
 
-/// Name and version of what a page holds.
+/// Name and version of the content of a page.
 pub const PAGE_SCHEMA: &str = "cairn.page/1";
 
 /// Modules in a page; real programs load some hundred.

@@ -140,7 +140,7 @@ const LEAST_SLICES: usize = 64;
 /// Calls that a page has at least.
 const LEAST_CALLS: usize = 64;
 
-/// Makes the page of what was read of a recording, or of a file of another tool.
+/// Makes the page of a recording, or of a file of another tool.
 ///
 /// # Errors
 ///

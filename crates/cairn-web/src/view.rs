@@ -78,7 +78,7 @@ pub struct ViewOptions {
     pub folding: Folding,
     /// The first state of the page.
     pub state: PageState,
-    /// Where source files may be read; nowhere when it is empty.
+    /// Directories of source files that may be read; none if it is empty.
     pub sources: Vec<SourceRoot>,
     /// How long a connection may take to send the header of a request, and may be open between two.
     pub header_time: Duration,

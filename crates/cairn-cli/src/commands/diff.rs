@@ -92,7 +92,7 @@ const VIEWS: &[ViewName] = &[ViewName::Stack, ViewName::Function, ViewName::Modu
 enum Growth {
     /// By bytes or blocks.
     Amount(u64),
-    /// By a part of what it was before, from 0 on.
+    /// By a part of the earlier cost, from 0 on.
     Share(f64),
 }
 

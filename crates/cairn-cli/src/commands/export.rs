@@ -130,7 +130,7 @@ Examples:
 Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question, or the output cannot
 be written; 2 invalid arguments; 3 parts of the file are missing from the output.";
 
-/// The formats by their names, for `--help` and for what `--format` takes.
+/// The formats by their names, for `--help` and `--format`.
 fn formats() -> impl TypedValueParser<Value = Target> {
     let values = Target::ALL.map(|target| PossibleValue::new(target.name()).help(target.reader()));
     PossibleValuesParser::new(values).map(|name| {

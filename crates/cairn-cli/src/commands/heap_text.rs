@@ -72,7 +72,7 @@ pub(crate) fn count(value: u64) -> String {
     text
 }
 
-/// A number and the word for what it counts: `1 block`, `2 blocks`.
+/// Formats a number and its noun: `1 block`, `2 blocks`.
 pub(crate) fn counted(value: u64, word: &str) -> String {
     let plural = if value == 1 { "" } else { "s" };
     format!("{} {word}{plural}", count(value))

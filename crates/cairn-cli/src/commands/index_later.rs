@@ -18,7 +18,7 @@ use clap::Args;
 
 use crate::output::complain;
 
-/// Whether and where indexes are cached.
+/// Options of the cache of indexes.
 #[derive(Args)]
 pub(crate) struct CacheOptions {
     /// Cache indexes of large files in this directory. [default: cairn/symbols in the user's cache

@@ -25,7 +25,7 @@ pub(crate) struct InputFile {
 }
 
 impl InputFile {
-    /// Opens what the user named; `-` is standard input.
+    /// Opens the file that the user named; `-` is standard input.
     pub(crate) fn open(given: &Path) -> io::Result<Self> {
         if given == Path::new("-") {
             let stdin = io::stdin();

@@ -10,7 +10,7 @@ use clap::Args;
 use super::index_later::{CacheOptions, Search};
 use crate::output::{complain, max_unpacked_bytes, printable};
 
-/// Whether addresses are named, and where their symbols are.
+/// Options that name addresses and locate their symbols.
 #[derive(Args)]
 #[command(next_help_heading = "Symbols")]
 pub(crate) struct SymbolOptions {
@@ -22,7 +22,7 @@ pub(crate) struct SymbolOptions {
     no_symbols: bool,
 }
 
-/// Where symbols are.
+/// Locations of symbols.
 #[derive(Args)]
 #[command(next_help_heading = "Symbols")]
 pub(crate) struct SymbolSearch {

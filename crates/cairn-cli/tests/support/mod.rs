@@ -25,7 +25,7 @@ pub(crate) fn scratch(test: &str) -> PathBuf {
     directory
 }
 
-/// Where that directory is.
+/// Returns the path of that directory.
 #[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) fn scratch_place(test: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("heap").join(test)
@@ -71,7 +71,7 @@ pub(crate) enum Executable<'a> {
     Copy(&'a Path),
 }
 
-/// Waits for what has to come; only what never comes takes so long, however busy the machine is.
+/// Waits until `found` returns a value; the limit is long enough for a busy machine.
 #[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     const PATIENCE: Duration = Duration::from_secs(300);

@@ -190,7 +190,7 @@ impl CachedNames {
     }
 }
 
-/// Notes what an index would have made faster.
+/// Notes the files that an index would have made faster.
 struct Noting {
     names: NotedNames,
     without_index: Arc<Mutex<BTreeSet<PathBuf>>>,

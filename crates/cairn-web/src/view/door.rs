@@ -49,7 +49,7 @@ pub(crate) enum Refusal {
 }
 
 impl Door {
-    /// A door with a new token, for what listens at this address.
+    /// Creates a door with a new token, for the server that listens at this address.
     pub(crate) fn new(address: SocketAddr) -> io::Result<Self> {
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes)
@@ -68,7 +68,7 @@ impl Door {
         format!("{}/{}/", self.origin, self.token)
     }
 
-    /// The path of what is asked for, without the token.
+    /// The requested path, without the token.
     pub(crate) fn admit<'a>(&self, request: &'a Parts) -> Result<&'a str, Refusal> {
         self.check_host(request)?;
         self.check_origin(request)?;

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Where a server is, and its token.
+/// Address and token of a server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) token: String,

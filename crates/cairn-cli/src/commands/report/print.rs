@@ -431,7 +431,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
     fn frame(&mut self, line: LineId, used: usize) -> io::Result<()> {
         let (name, place) = name_and_place(self.questions.names(), line);
         let room = self.width.saturating_sub(used);
-        // Where both cannot be, the name has three quarters.
+        // If both do not fit, the name has three quarters.
         let for_place = place.chars().count().min(room.saturating_sub(name.chars().count()).max(room / 4));
         let name = if self.full { name } else { shortened(&name, room.saturating_sub(for_place)) };
         let place =

@@ -97,7 +97,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether the screen is one of its own.
+/// True while the command shows its own screen.
 static IS_ENTERED: AtomicBool = AtomicBool::new(false);
 
 /// Restores the previous screen, once.

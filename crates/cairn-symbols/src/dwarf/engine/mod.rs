@@ -153,7 +153,7 @@ pub(crate) struct SourcePosition {
     pub(crate) discriminator: Option<u32>,
 }
 
-/// Whether the quick scan found it, and its number.
+/// Key of a function: true if the quick scan found it, and its number.
 type FunctionKey = (bool, u32);
 
 /// Scopes and files that this window has emitted.
