@@ -77,7 +77,7 @@ fn write(map: &Map<'_>) -> Option<Vec<u8>> {
     match encode(&image_map, CifDialect::Canonical, &mut slots, &mut sink) {
         Ok(()) => Some(sink.0),
         Err(error) => {
-            // The rest of what the writer refuses cannot come from a reader.
+            // A reader cannot produce anything else that the writer refuses.
             let refusable = [
                 CifEncodeErrorKind::EndBeforeBase,
                 CifEncodeErrorKind::TextCrossesMiddle,

@@ -1,5 +1,5 @@
-//! Summaries of recordings from anywhere: they are used when they are consistent, and else
-//! the events answer as if there were none. The first byte says which they are: all sums, slices, or the brief ones.
+//! Summaries of recordings from anywhere: they are used if they are consistent; else the events
+//! give the answers. The first byte selects them: all sums, slices, or the brief ones.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -90,7 +90,7 @@ fn window(bytes: Vec<u8>, choice: u8) {
     assert!(seen.nanos == 0 || (since..until).contains(&seen.nanos));
 }
 
-/// The checksums are made right, so that what is behind them is reached.
+/// Repairs the checksums, so that the parsers behind them are reached.
 fn repair_checks(bytes: &mut [u8]) {
     let mut offset = 64;
     while let Some(header) = bytes.get(offset..).and_then(ChunkHeader::read) {

@@ -1,4 +1,4 @@
-//! Any text is read or refused in its place; what is read comes back from what is written.
+//! Any text is read or refused in its place; a text that was read survives writing and reading.
 #![no_main]
 
 use cairn_format::{SliceSink, WordSize};

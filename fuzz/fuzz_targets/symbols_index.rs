@@ -11,7 +11,7 @@ use cairn_format::StatedAddress;
 use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
 use libfuzzer_sys::fuzz_target;
 
-/// Where the program's code is, and how much of it there is.
+/// Address and size of the program's code.
 const CODE: u64 = 0x1000;
 const CODE_BYTES: u64 = 0x1000;
 

@@ -68,7 +68,7 @@ def mapped_files(process):
 
 
 def thread_status(thread, machine):
-    """Returns a thread's `struct elf_prstatus`, of which cairn reads its number and registers."""
+    """Returns a thread's `struct elf_prstatus`; cairn reads its number and registers."""
     order = {
         62: "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs rflags rsp ss fs_base gs_base ds es fs gs",
         183: " ".join(f"x{number}" for number in range(29)) + " fp lr sp pc cpsr",

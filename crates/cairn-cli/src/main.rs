@@ -25,8 +25,8 @@ struct Cairn {
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 900)]
     color: ColorChoice,
 
-    /// Unpack compressed input (cores, profiles, debug information) to at most this size, as 4GiB
-    /// [default: a multiple of its packed size]
+    /// Unpack compressed input to at most this size, as 4GiB. Applies to cores, profiles and debug
+    /// information [default: a multiple of the packed size]
     #[arg(long, global = true, value_name = "SIZE", value_parser = commands::parse_size, display_order = 901)]
     max_unpacked: Option<u64>,
 }

@@ -11,7 +11,7 @@ use crate::output::{self, Guarded};
 
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Stands for standard input or output in place of a file, in every command.
+/// Names standard input or output instead of a file, in every command.
 pub(crate) const DASH: &str = "-";
 
 /// The output of a command.
@@ -109,8 +109,9 @@ impl Output {
         Ok(Some(file.file()))
     }
 
-    /// Returns the compression that the file's name asks for; `None` for standard output, devices
-    /// and FIFOs, whose names say nothing.
+    /// Returns the compression that the file's name asks for.
+    ///
+    /// `None` for standard output, devices and FIFOs, whose names do not state any.
     pub(crate) fn named_compression(&self) -> Option<Compression> {
         matches!(self.sink, Sink::New(..)).then(|| Compression::of_name(&self.path))
     }

@@ -50,7 +50,7 @@ pub(crate) fn use_no_palette() {
     NO_PALETTE.store(true, Ordering::Relaxed);
 }
 
-/// A line on a terminal that says what is being done; removed when it is dropped.
+/// A progress line on a terminal; removed when it is dropped.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
@@ -85,8 +85,9 @@ pub(crate) enum Outcome {
     /// A file or process is missing, or cannot be read or written; the rest was done. Also the code
     /// of a command that ends with an error.
     Partly,
-    /// The command does not do what the arguments ask for, and nothing was changed: they contradict
-    /// each other, or the program or process cannot be recorded.
+    /// When the command refuses its arguments and has changed nothing.
+    ///
+    /// They contradict each other, or the program or process cannot be recorded.
     Refused,
     /// The answer is incomplete: input ends early or is damaged, or names are unknown.
     Incomplete,
@@ -248,9 +249,10 @@ enum Colors {
     Palette,
 }
 
-/// Guards a terminal: escapes control and direction characters other than newlines, tabs, and the
-/// colours of a [`Palette`]. Passes all bytes unchanged to anything else, where a program may read
-/// them that knows the format.
+/// Guards a terminal against control and direction characters by escaping them.
+///
+/// Newlines, tabs and the colours of a [`Palette`] pass. All bytes pass unchanged to anything else,
+/// where a program that knows the format may read them.
 pub(crate) struct Guarded<W: Write> {
     inner: W,
     is_terminal: bool,

@@ -56,7 +56,7 @@ fn lz4(plain: &[u8]) -> Vec<u8> {
     packed.finish().unwrap()
 }
 
-/// Profiles of other tools of which nothing is kept, so that only their length counts.
+/// Profiles of other tools that contain nothing to store, so that only their length counts.
 fn profiles() -> [(&'static str, Vec<u8>); 3] {
     let heaptrack = format!("v 10400 3\n{}", "c 0\n".repeat(BOMB_BYTES / 4));
     // The same time again and again.
@@ -88,8 +88,8 @@ fn profiles_that_unpack_too_far_are_refused() {
                 );
                 assert_eq!(output.status.code(), Some(1), "{arguments:?}");
             }
-            // What is wrong with it otherwise, if anything, is another thing; the default limit is
-            // not reached.
+            // The file may be wrong otherwise, which does not matter here; the default limit is not
+            // reached.
             for limit in [&[][..], &["--max-unpacked", "1GiB"]] {
                 let (_, errors) = directory.cairn(&[&["report", &file], limit].concat());
                 assert!(!errors.contains("--max-unpacked"), "{file}: {errors}");
@@ -124,7 +124,7 @@ fn cores_that_unpack_too_far_are_refused() {
             assert!(!errors.contains("--max-unpacked"), "{errors}");
         }
     }
-    // Nothing is left of what was unpacked.
+    // No unpacked bytes are left.
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 3);
 }
 

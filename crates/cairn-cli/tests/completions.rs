@@ -84,8 +84,9 @@ impl Drop for Scene {
     }
 }
 
-/// Checks the candidates that `complete` returns for a line, one a line, maybe with a description
-/// behind each.
+/// Checks the candidates that `complete` returns for a line.
+///
+/// They are one a line, maybe with a description behind each.
 fn check_candidates(scene: &Scene, complete: impl Fn(&str) -> String) {
     let candidates = |line: &str| -> Vec<String> {
         let words = complete(line);
@@ -119,8 +120,8 @@ fn bash_completes_recordings_processes_and_programs() {
     if !is_installed("bash") {
         return;
     }
-    // What bash does when the tab key is pressed: it fills in these variables and calls the
-    // function that was registered.
+    // Bash does this when the tab key is pressed: it fills in these variables and calls the
+    // registered function.
     const SCRIPT: &str = r#"
         source <(cairn completions bash) || exit 9
         [[ "$(complete -p cairn)" == *"-F "* ]] || exit 8
@@ -157,8 +158,9 @@ fn fish_completes_recordings_processes_and_programs() {
     assert!(described.contains(&format!("{}\tsleep {SECONDS}", scene.pid())), "{described}");
 }
 
-/// Runs zsh in a pseudo-terminal, types a line and `keys` behind it, and returns what the line is
-/// then, and all that was shown.
+/// Runs zsh in a pseudo-terminal, and types a line and `keys` behind it.
+///
+/// Returns the resulting line and everything that was shown.
 fn zsh(scene: &Scene, line: &str, keys: &str) -> (String, String) {
     // ^Xs writes the line that is edited to a file.
     const SCRIPT: &str = r#"

@@ -243,7 +243,7 @@ fn raw_memory_has_the_word_size_of_its_program() {
     let (stated, by_program) = (told(&["--word", "32"]), told(&["--exe", elf]));
     assert!(blocks(&stated).as_u64() > Some(1), "{}", words(&stated));
     assert_eq!((blocks(&by_program), by_program.status.code()), (blocks(&stated), Some(0)));
-    // Without the program nothing says what machine it was.
+    // Without the program the machine is unknown.
     let without = told(&[]);
     assert_eq!((blocks(&without), without.status.code()), (Value::from(0), Some(3)));
     let expected =

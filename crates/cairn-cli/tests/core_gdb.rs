@@ -1,5 +1,6 @@
-//! Cores that gdb's `gcore` and the kernel write of real programs: each module is listed and each frame is named, whatever the
-//! coredump filter leaves out; where nothing says which build ran, no name is given.
+//! Cores that gdb's `gcore` and the kernel write of real programs: each module is listed and each
+//! frame is named, with any coredump filter. No name is given if no evidence identifies the build
+//! that ran.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -20,7 +21,9 @@ use cairn_memory::image::{FileState, Image, ImageModule, OpenOptions};
 use serde_json::Value;
 use support::{cairn, scratch, workspace};
 
-/// Bits of the coredump filter with which the first page of a program is dumped: private file mappings, ELF headers.
+/// Bits of the coredump filter that dump a program's first page.
+///
+/// They are private file mappings and ELF headers.
 const DUMPS_HEADERS: u32 = 0x04 | 0x10;
 const DUMPS_STACKS: u32 = 0x01;
 
@@ -81,7 +84,7 @@ fn gdb(arguments: &[&str], directory: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What `cairn core --stacks --json` prints of a core, its exit code, and what it says on standard error.
+/// Returns the JSON of `cairn core --stacks --json`, its exit code, and its standard error.
 fn told(core: &Path) -> (Value, i32, String) {
     let output = cairn().args(["core", "--json", "--stacks", "--no-cache"]).arg(core).output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -113,7 +116,8 @@ fn assert_names(told: &Value, what: &str) {
     assert_eq!(ends.collect::<Vec<_>>(), ["end of stack", "end of stack"], "{what}");
 }
 
-// Failed with: [vdso] and ld.so of four modules; no function of either thread, "no unwind information".
+// Failed with: [vdso] and ld.so of four modules; no function of either thread, "no unwind
+// information".
 #[test]
 fn gcore_lists_each_module_and_names_each_frame() {
     if !is_here("gcore") {
@@ -159,7 +163,9 @@ fn gcore_at_a_breakpoint_lists_each_module() {
     fs::remove_dir_all(&directory).unwrap();
 }
 
-/// The modules of a core agree with the kernel's list, and are known to be the files on disk, or not known, as the filter says.
+/// Checks that the modules of a core agree with the kernel's list.
+///
+/// The filter decides whether they are known to be the files on disk.
 fn check_modules(core: &Path, filter: u32, expected: &BTreeSet<PathBuf>) {
     let image = Image::open(core, &OpenOptions::default()).unwrap();
     let is_file = |module: &&ImageModule| module.path.starts_with("/");
@@ -173,7 +179,9 @@ fn check_modules(core: &Path, filter: u32, expected: &BTreeSet<PathBuf>) {
     }
 }
 
-/// Names where a filter dumps stacks and headers; none where it dumps no headers, and the reason in words.
+/// Checks the names: present if the filter dumps stacks and headers.
+///
+/// Without headers there are none, and a message gives the reason.
 fn check_names(core: &Path, filter: u32) {
     let what = format!("{} {filter:#x}", core.display());
     let (told, code, words) = told(core);
@@ -191,8 +199,8 @@ fn check_names(core: &Path, filter: u32) {
 /// Filters that differ in what they dump of a program.
 const NAMED_FILTERS: [u32; 7] = [0x00, 0x01, 0x03, 0x05, 0x11, 0x33, 0x7f];
 
-// Failed with: [vdso] alone for 32 of 128 filters, [vdso] and ld.so for 32 others; all four modules only where the filter dumps
-// private file mappings.
+// Failed with: [vdso] alone for 32 of 128 filters, [vdso] and ld.so for 32 others; all four modules
+// only with filters that dump private file mappings.
 #[test]
 fn gcore_with_each_coredump_filter_lists_the_modules() {
     if !is_here("gdb") {
@@ -219,7 +227,9 @@ fn gcore_with_each_coredump_filter_lists_the_modules() {
     fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Where the kernel writes a core into the directory of the program: the setting is the machine's, and not changed here.
+/// Reports whether the kernel writes a core into the directory of the program.
+///
+/// The setting belongs to the machine, and this test does not change it.
 fn kernel_writes_cores() -> bool {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     let is_plain = !pattern.is_empty() && !pattern.starts_with('|') && !pattern.contains(['/', '%']);
@@ -243,7 +253,8 @@ fn core_of(child: &mut Child, directory: &Path) -> Option<PathBuf> {
     names.iter().map(|name| directory.join(name)).find(|core| core.is_file())
 }
 
-// Failed with: __libc_pause from the file on disk, of whatever build, for each filter without headers.
+// Failed with: __libc_pause from the file on disk, of whatever build, for each filter without
+// headers.
 #[test]
 fn kernel_cores_with_each_coredump_filter_list_the_modules() {
     if !kernel_writes_cores() {

@@ -1,6 +1,6 @@
-//! The two halves together: real programs run under `cairn heap --annotate`, dumped by `gcore`, read by `cairn core`. What it
-//! finds is compared block for block with the chunks of glibc's own heap in the same dump, with what a program counts of itself,
-//! and with the lists of the lws layout.
+//! The two halves together: real programs run under `cairn heap --annotate`, `gcore` dumps them,
+//! and `cairn core` reads them. Each block that it finds is compared with the chunks of glibc's own
+//! heap in the same dump, with the counters of a program, and with the lists of the lws layout.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -24,7 +24,7 @@ use support::{cairn, scratch};
 const LAYOUTS: [(&str, BlockLayout); 3] =
     [("cairn", BlockLayout::Cairn), ("lws", BlockLayout::Lws), ("heapprof", BlockLayout::Heapprof)];
 
-/// A program that gets so far as to write a line that contains `ready`, and then waits for more to read.
+/// A program that writes a line that contains `ready`, then waits for input.
 struct Program {
     path: &'static str,
     arguments: Vec<String>,
@@ -117,7 +117,7 @@ fn start(program: &Program, layout: &str, environment: &[(&str, &str)]) -> Runni
     assert!(lines.any(|line| line.unwrap().contains(program.ready)), "{} ended", program.path);
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", command.id())).unwrap();
     let process = children.split_whitespace().next().unwrap().parse().unwrap();
-    // Not in the midst of an allocation for what it waits for.
+    // Not during an allocation for the input that it waits for.
     asleep::wait_until_asleep(process);
     Running { command, process }
 }
@@ -135,7 +135,7 @@ fn dump(running: &Running, directory: &Path) -> PathBuf {
     core
 }
 
-/// What `cairn core` prints of it, as JSON.
+/// Returns the JSON that `cairn core` prints of a core.
 fn told(core: &Path) -> Value {
     let output = cairn().args(["core", "--json", "--no-symbols"]).arg(core).output().unwrap();
     assert!(matches!(output.status.code(), Some(0 | 3)), "{}", String::from_utf8_lossy(&output.stderr));
@@ -149,13 +149,16 @@ fn listed(image: &Image, found: &Annotated) -> u64 {
     (0..u64::from(anchor.list_count)).map(|list| image.word(owner(list) + 16).unwrap()).sum()
 }
 
-/// Each block lies in a chunk that the C library has given out, at its start, alone; and nearly each such chunk holds one.
+/// Checks that each block lies at the start of an allocated chunk, alone.
+///
+/// Nearly each such chunk must contain a block.
 fn compare_with_heap(what: &str, image: &Image, blocks: &[Block]) {
     let heap = GlibcHeap::find(image).unwrap_or_else(|| panic!("{what}: no heap"));
     assert_eq!(heap.damage(), [], "{what}");
     let mut held: HashMap<u64, u64> = HashMap::new();
     for block in blocks {
-        // A chunk goes on into the first word of the next one, so a small block's own address may lie there.
+        // A chunk extends into the first word of the next one, so a small block's own address may
+        // lie there.
         let Some(chunk) = heap.chunk_at(block.start()) else {
             panic!("{what}: {block:x?} lies in no chunk");
         };
@@ -165,7 +168,8 @@ fn compare_with_heap(what: &str, image: &Image, blocks: &[Block]) {
         assert!(block.start() >= start && end <= start + bytes, "{what}: {block:x?} does not fit {chunk:x?}");
         let other = held.insert(chunk.address, block.user_address);
         assert_eq!(other, None, "{what}: two blocks in {chunk:x?}");
-        // Over-aligned blocks have pads; glibc gives at most 31 bytes more than it is asked for, but for whole pages.
+        // Over-aligned blocks have pads; except for whole pages, glibc adds at most 31 bytes to a
+        // request.
         let spare = start + bytes - block.end();
         assert!(
             chunk.state == ChunkState::Mapped || spare < 64,
@@ -178,7 +182,7 @@ fn compare_with_heap(what: &str, image: &Image, blocks: &[Block]) {
         .filter(|chunk| chunk.state.is_in_use() && !held.contains_key(&chunk.address))
         .collect();
     println!("{what}: {} blocks, chunks without one: {others:x?}", blocks.len());
-    // What the C library allocates past `malloc`: the cache of each thread.
+    // The C library allocates the cache of each thread without `malloc`.
     assert!(others.len() <= 1 + heap.arenas().len() * 2, "{what}: {others:x?}");
 }
 
@@ -233,8 +237,9 @@ fn core_finds_all_blocks_of_gdb() {
     check(&gdb());
 }
 
-/// It has an allocator of its own, which lies under the annotation, and counts its blocks by `malloc_usable_size`: what it
-/// says is exact.
+/// Checks the blocks of Redis against its own counters, which are exact.
+///
+/// Redis has its own allocator below the annotation, and counts blocks by `malloc_usable_size`.
 #[test]
 fn core_agrees_with_the_counters_of_redis() {
     if !is_here("redis-server") || !is_here("redis-cli") || !is_here("gcore") {
@@ -293,7 +298,7 @@ fn core_agrees_with_the_counters_of_redis() {
     assert!(spread < 4096, "{uncounted:?}");
 }
 
-/// A program that holds one block of 77 bytes and so many of 1000.
+/// A program that holds one block of 77 bytes and a given number of 1000.
 fn held(directory: &Path, blocks: u32) -> Program {
     let path = directory.join("held");
     let mut compiler = Command::new("cc");
@@ -330,7 +335,7 @@ fn diff_of_two_cores_shows_what_grew_between_them() {
     let output = diff(&["--no-cache"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("alive") && text.contains("load") && !text.contains("peak"), "{text}");
-    // What a core cannot know is refused, each in words.
+    // A core file lacks some information; requests for it are refused with a message each.
     for (words, expected) in [
         (&["--cost", "peak"][..], "has the blocks that were alive"),
         (&["--from", "1s"], "is one moment"),
@@ -353,7 +358,7 @@ fn debugger(name: &str, script: &Path, open: &[&str]) -> Command {
         command.args(["-ex", "cairn-block retained"]);
         return command;
     }
-    // Where Debian's lldb looks for its own Python modules, they are not.
+    // Debian's lldb searches for its own Python modules in another directory than they are in.
     let modules = fs::read_dir("/usr/lib").unwrap().flatten().flat_map(|llvm| {
         let libraries = fs::read_dir(llvm.path().join("lib")).into_iter().flatten().flatten();
         libraries.map(|python| python.path().join("dist-packages")).filter(|path| path.join("lldb").is_dir())
@@ -403,7 +408,7 @@ fn cairn_block_shows_the_allocating_stack_in_a_debugger() {
             // The program goes on.
             asleep::wait_until_asleep(running.process);
         }
-        // Where there is no cairn, the command says what to do.
+        // If CAIRN names no program, the command prints the remedy.
         let output = debugger(name, &script, open_core).env("CAIRN", "/nowhere/cairn").output().unwrap();
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(words.contains("set CAIRN to the path of cairn"), "{name}: {words}");

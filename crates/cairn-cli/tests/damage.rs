@@ -36,7 +36,7 @@ fn chunks(bytes: &[u8]) -> Vec<Chunk> {
     chunks
 }
 
-/// Flips a byte in the middle of what the last chunk of a kind holds.
+/// Flips a byte in the middle of the content of the last chunk of a kind.
 fn flip(bytes: &mut [u8], kind: ChunkKind) {
     let of_kind: Vec<Chunk> = chunks(bytes).into_iter().filter(|(_, header)| header.kind == kind).collect();
     let (at, header) = of_kind.last().unwrap_or_else(|| panic!("no chunk {kind}"));
@@ -62,8 +62,7 @@ fn zero_block(bytes: &mut [u8]) {
     bytes[block * SEGMENT_BYTES..][..SEGMENT_BYTES].fill(0);
 }
 
-/// What a file is like, and what the commands that read events, and those that read marks alone,
-/// end with.
+/// The state of a file, and the exit codes of commands that read events or only marks.
 struct Case {
     name: &'static str,
     damage: fn(&mut Vec<u8>),

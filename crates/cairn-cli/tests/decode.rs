@@ -185,11 +185,12 @@ fn a_closed_pipe_is_success() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
-/// A blob of three addresses of 47 bits and a size of 2^31 or more, as the 64-bit libwebsockets of
-/// 2022 writes it.
+/// Writes a blob of three 47-bit addresses and a size of 2^31 or more.
+///
+/// The 64-bit libwebsockets of 2022 writes it like this.
 fn damaged(size: u64) -> String {
-    // Of a value of k bits, k above 32, that encoder writes 1 for bit 31 and the lowest k - 32 bits
-    // on top.
+    // For a value of k bits, k above 32, that encoder writes 1 for bit 31 and the lowest k - 32
+    // bits on top.
     let damage = |value: u64| {
         let bits = 64 - value.leading_zeros();
         if bits <= 32 {
@@ -341,7 +342,7 @@ fn lines_of_addresses_are_read_back() {
     }
     cairn().args(["decode", "0x1000 0x1010"]).assert().success().stdout_eq("~b#0x1000 0x1010 \n");
     cairn().args(["decode", "0x1000"]).assert().success().stdout_eq("~b#0x1000 \n");
-    // What cannot be read is reported, the rest printed; other lines are not taken for stacks.
+    // Unreadable stacks are reported and the rest is printed; other lines are not taken for stacks.
     let log = "0x1000 0x12345678901234567\n0x1000 in main\n... \n";
     cairn()
         .arg("decode")
@@ -370,8 +371,9 @@ fn word_sizes_that_xnu_does_not_pack_are_refused() {
     cairn().args(["decode", "--kernel-base", "0x1000", DOCUMENTED]).assert().code(2);
 }
 
-/// Runs the command in 256 MiB of address space, so that unbounded memory fails it instead of
-/// filling the machine.
+/// Runs the command in 256 MiB of address space.
+///
+/// Unbounded memory then fails the command instead of filling the machine.
 fn bounded(arguments: &[&str], input: &[u8]) -> (std::process::ExitStatus, Vec<u8>, String) {
     let limit = "ulimit -v 262144; exec \"$@\"";
     let mut command = Command::new("sh").args(["-c", limit, "sh"]).arg(cargo_bin!("cairn")).arg("decode");

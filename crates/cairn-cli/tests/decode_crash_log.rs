@@ -45,14 +45,14 @@ fn logged(file: &str) -> Value {
     serde_json::from_slice(&std::fs::read(repository().join(file)).unwrap()).unwrap()
 }
 
-/// What `--json` prints of a log.
+/// Returns the JSON that `--json` prints of a log.
 fn decoded(log: &Value) -> (Value, String) {
     let (_, stdout, stderr) = fed(&["--json"], log.to_string().as_bytes());
     (serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}\n{stderr}")), stderr)
 }
 
-// Failed with: nothing printed, and exit code 0; with --input-format swift-json: `bad Swift JSON: no key
-// "backtrace"`.
+// Failed with: nothing printed, and exit code 0; with --input-format swift-json: `bad Swift JSON:
+// no key "backtrace"`.
 #[test]
 fn the_head_of_a_crash_log_is_read() {
     for arguments in [&[NAMED][..], &["--input-format", "swift-json", NAMED]] {
@@ -330,7 +330,7 @@ fn images_of_a_crash_log_find_their_symbols() {
     log["threads"][0]["frames"] = json!([{"kind": "programCounter", "address": "0x400147"}]);
     let (_, stdout, _) = fed(&["-e", "fixtures/symbols/bin/dwarf5"], log.to_string().as_bytes());
     assert!(stdout.contains("    pc:0x400147 innermost at /fixture/inlined.c:5:10\n"), "{stdout}");
-    // A name of the log is kept.
+    // A name of the log is preserved.
     let mut log = logged(CRASHED);
     log["threads"][0]["frames"][0]["symbol"] = json!("mine");
     let (_, stdout, _) = fed(&["--symbols", "fixtures/symbols/bin"], log.to_string().as_bytes());
@@ -452,7 +452,7 @@ fn large_crash_logs_are_read_in_bounded_memory() {
     ];
     for log in &logs {
         for arguments in ["cairn decode --input-format swift-json --json", "cairn decode"] {
-            // Of 256 MiB, the program itself takes some.
+            // The program itself uses a part of 256 MiB.
             let line = format!("ulimit -v 262144; exec {}", arguments.replacen("cairn", "\"$0\"", 1));
             let mut command = Command::new("sh");
             command.args(["-c", &line, env!("CARGO_BIN_EXE_cairn")]).stdout(Stdio::null());

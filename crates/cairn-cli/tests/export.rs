@@ -57,7 +57,8 @@ impl Drop for Directory {
     }
 }
 
-/// The fixture says of itself that events were lost: all there is is written, and the exit code tells.
+/// The fixture states that events were lost: everything is written, and the exit code reports the
+/// loss.
 const LOST: i32 = 3;
 
 /// Without names, which depend on what is installed.
@@ -155,15 +156,15 @@ fn export_refuses_other_files_by_name_and_leaves_nothing() {
     export(&directory.recording(), &["--to", "xml"]).assert().code(2);
 }
 
-/// What `heaptrack_print` says of a file; `None` where it is not installed.
+/// Returns the output of `heaptrack_print` for a file; `None` if it is not installed.
 fn heaptrack_print(path: &Path) -> Option<String> {
     let output = std::process::Command::new("heaptrack_print").arg(path).output().ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-// Failed with: zstd in a file without its ending, of which heaptrack_print says "calls to
-// allocation functions: 0".
+// Failed with: zstd in a file without its ending; heaptrack_print reported "calls to allocation
+// functions: 0" for it.
 #[test]
 fn files_are_packed_as_their_names_say() {
     let directory = Directory::new("packed");
@@ -199,8 +200,8 @@ fn files_are_packed_as_their_names_say() {
     assert!(stdout.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]));
 }
 
-// The report's page, its tooltip and docs/book/reference/report.md describe heaptrack's count. This is that
-// description, tried on heaptrack_print itself.
+// The report's page, its tooltip and docs/book/reference/report.md describe heaptrack's count. This
+// is that description, checked against heaptrack_print itself.
 #[test]
 fn heaptrack_export_keeps_the_temporary_count() {
     let directory = Directory::new("temporary");

@@ -1,5 +1,6 @@
-//! What the command does to files, where other users of the machine watch, plant links or own the directories. Most of it takes root,
-//! which gives files to another user; the tests of these say so when they are skipped.
+//! Files of the command on a machine where other users watch, plant links or own the directories.
+//! Most of these tests need root, which gives files to another user; they print a message when they
+//! are skipped.
 
 #![allow(clippy::print_stdout, reason = "tests say what they have skipped")]
 
@@ -195,7 +196,7 @@ fn output_goes_into_devices_and_not_over_them() {
     assert_eq!(fs::read(scratch.at("out")).unwrap(), [b"first\n".as_slice(), &plain].concat());
 }
 
-/// The link was replaced by a file, whoever had made it, and the target was not written.
+/// The link was replaced by a file, regardless of its owner, and the target was not written.
 #[test]
 fn output_follows_links_of_its_user_alone() {
     let scratch = Scratch::new("links");
@@ -225,7 +226,8 @@ fn output_follows_links_of_its_user_alone() {
     assert_eq!(fs::read(scratch.at("victim")).unwrap(), b"keep");
 }
 
-/// Root made a lock file in the user's directory, emptied a file there, and loaded a library from it.
+/// Root made a lock file in the user's directory, emptied a file there, and loaded a library from
+/// it.
 #[test]
 fn home_of_another_user_is_no_cache() {
     if !is_root() {
@@ -265,7 +267,8 @@ fn ctl_writes_to_no_file_but_the_mapped_one() {
     let process = wait_for("the recording", || {
         spool.exists().then(|| support::Recording::read(&spool).process.to_string())
     });
-    // Where the kernel's list of mappings says that the spool is, there is a link to another spool of that process.
+    // At the spool's path in the kernel's list of mappings, there is a link to another spool of
+    // that process.
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
     let mapping = maps.lines().find(|line| line.contains("rw-s")).unwrap();
     let named = PathBuf::from(&mapping[mapping.find('/').unwrap()..]);

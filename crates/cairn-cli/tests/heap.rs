@@ -226,7 +226,7 @@ fn sandboxes_and_limits_end_the_recording_and_not_the_program() {
         let program = compile(&directory, "surroundings.c", "program", &["-fno-builtin"]);
         let shown = same_as_plain(&directory, &program, &[what]);
         assert_eq!(shown.signal, None, "{shown:?}");
-        // What came before is there.
+        // The recording has the blocks from before it ended.
         assert_eq!(recording(&directory).count(17001), Count { made: 100, left: 50 });
     }
 }
@@ -317,7 +317,7 @@ fn a_program_with_a_sanitizer_is_refused_or_runs_as_ever() {
         let shown = Shown::from(run(cairn().arg("heap").arg(&program).current_dir(&directory)));
         assert_eq!(shown.status, Some(2), "{shown:?}");
         assert!(shown.errors.contains("built with a sanitizer"), "{shown:?}");
-        // What another program becomes or starts is looked at then.
+        // Programs that another program becomes or starts are examined then.
         for options in [&["--quiet"][..], &["--quiet", "--children"]] {
             for script in ["exec ./program", "./program; exit $?"] {
                 let mut command = cairn();
@@ -464,8 +464,9 @@ fn modules_come_and_go_while_threads_allocate() {
     assert!(recording.modules_unloaded > 2);
 }
 
-/// Where the kernel does not copy the program's memory, modules that another thread unloads must
-/// not be read either.
+/// Modules unloaded by another thread must not be read.
+///
+/// The kernel does not copy the program's memory in this test.
 #[test]
 fn modules_come_and_go_where_reading_own_memory_is_forbidden() {
     let directory = scratch("confined");

@@ -1,5 +1,5 @@
-//! `cairn heap --annotate`: programs behave as without it, and every block they have is found in their memory, with its size
-//! and with who made it.
+//! `cairn heap --annotate`: programs behave as without it, and every block they have is found in
+//! their memory, with its size and its callers.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -52,8 +52,9 @@ fn programs_with_threads_and_forks_show_the_same() {
     check("churn", "churn.c", &["-fno-builtin"], &[]);
 }
 
-/// The processes of the system that a run leaves untouched: what is put into a program goes with it through `exec`, and not
-/// into what it starts.
+/// Checks that a run leaves the processes of the system untouched.
+///
+/// Additions to a program's environment survive its `exec`, but its children do not inherit them.
 #[test]
 fn the_environment_is_the_programs_own() {
     let script = "echo $LD_PRELOAD $CAIRN_HEAP; grep -c libcairn_annotate /proc/$$/maps; \
@@ -246,7 +247,8 @@ fn start(program: &Path, layout: &str, environment: &[(&str, &str)]) -> Waiting 
     let children = format!("/proc/{0}/task/{0}/children", command.id());
     let children = fs::read_to_string(children).unwrap();
     let process = children.split_whitespace().next().unwrap().parse().unwrap();
-    // Its memory is read while it may run: not in the midst of an allocation for what it waits for.
+    // Its memory is read while it may run, but not during an allocation for the input that it waits
+    // for.
     asleep::wait_until_asleep(process);
     Waiting { command, process, lines }
 }
@@ -293,7 +295,7 @@ fn every_block_is_in_the_image_with_its_size_and_its_stack() {
 }
 
 /// As many callers as heapprof's variable asks for, in every block that the program has.
-// Failed with: nothing. Where the variable is ignored, the second case finds 16 callers in place of 3.
+// Failed with: nothing. If the variable is ignored, the second case finds 16 callers instead of 3.
 #[test]
 fn heapprof_frames_sets_the_number_of_callers() {
     for (asked, callers) in [(None, 16), (Some("3"), 3), (Some("97"), 97)] {

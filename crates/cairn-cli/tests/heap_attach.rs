@@ -4,7 +4,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
-#[allow(dead_code, reason = "shared with other tests, each of which uses a part")]
+#[allow(dead_code, reason = "shared with other tests, and each test uses a part")]
 mod support;
 
 use std::fs;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use support::{Count, cairn, compile, recording, recordings, run, scratch, wait_for};
 
-/// What the program allocates after it was told to go on.
+/// Sizes and counts of the blocks that the program allocates after the test lets it continue.
 const KNOWN: [(u64, Count); 2] =
     [(77777, Count { made: 1000, left: 100 }), (3000, Count { made: 10, left: 0 })];
 
@@ -34,8 +34,9 @@ fn begin(directory: &Path, program: &Path, arguments: &[&str]) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// As [`begin`], and waits until the program runs: while it is being loaded there is nothing to
-/// attach to.
+/// Does the same as [`begin`], and waits until the program runs.
+///
+/// cairn cannot attach to a program that is being loaded.
 fn begin_and_wait(directory: &Path, program: &Path, arguments: &[&str]) -> Child {
     let begun = directory.join("begun");
     let _ = fs::remove_file(&begun);
@@ -44,7 +45,7 @@ fn begin_and_wait(directory: &Path, program: &Path, arguments: &[&str]) -> Child
     child
 }
 
-/// What the kernel says of the first thread of a process.
+/// Returns the kernel's status of the first thread of a process.
 fn state_of(process: u32) -> char {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
@@ -195,7 +196,7 @@ fn attach_works_again_after_a_detach_without_traces() {
         line.split_ascii_whitespace().nth(1).is_some_and(|rights| rights.ends_with('s'))
             && line.contains(&*directory.to_string_lossy())
     };
-    assert_eq!(maps.lines().find(is_recording), None, "the file is kept for nothing");
+    assert_eq!(maps.lines().find(is_recording), None, "the file has a mapping without use");
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
@@ -246,7 +247,7 @@ fn python_is_attached_to() {
     let directory = scratch("attach_python");
     let source = "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n\
                   kept = [bytes(100000 + i) for i in range(100)]\nprint(len(kept))\n";
-    // What the name leads to may be a script that finds the interpreter.
+    // The name may lead to a script that finds the interpreter.
     let found = run(Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]));
     let child = begin_and_wait(&directory, Path::new(&text(&found.stdout)), &["-c", source]);
     let cairn = attach(&directory, child.id(), &[]);
@@ -297,8 +298,9 @@ fn attach_refuses_unsuitable_processes_with_a_reason() {
     }
 }
 
-/// What a process has of what must not grow: mappings without a file, address space and resident
-/// memory in MiB, descriptors.
+/// Returns the resources of a process that must not grow.
+///
+/// They are mappings without a file, address space and resident memory in MiB, and descriptors.
 fn held_by(process: u32) -> [u64; 4] {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
     let anonymous = maps.lines().filter(|line| !line.contains('/')).count() as u64;
@@ -336,8 +338,9 @@ fn begin_churn(test: &str, source: &str) -> (PathBuf, Child) {
     (directory, child)
 }
 
-/// Attaches to a process and detaches from it again and again: both must succeed, and nothing may
-/// be left behind.
+/// Attaches to a process and detaches from it, repeatedly.
+///
+/// Both must succeed, and nothing may be left behind.
 fn cycle(directory: &Path, process: u32, descriptors: u64) {
     let mut after_first = None;
     for cycle in 0..cycles() {
@@ -433,7 +436,7 @@ fn attach_leaves_programs_alone_that_throw_and_fork() {
 fn attach_leaves_the_program_alive_when_cairn_is_killed() {
     let (directory, child) = begin_churn("killed", "churn_modules.c");
     let process = child.id().to_string();
-    // What counts are many different moments, not which.
+    // The test needs many different moments; it does not matter which.
     for moment in 0..cycles() as u64 * 4 {
         let what = if moment % 3 == 2 { "--detach" } else { "--attach" };
         let mut command = cairn();
@@ -555,7 +558,7 @@ fn heap_names_calls_past_another_allocator() {
     let directory = deep_program("passing");
     compile(&directory, "foreign.c", "libforeign.so", &["-shared", "-fPIC"]);
     let flags = ["-fno-builtin", "-Wl,--no-as-needed", "libforeign.so", "-Wl,-rpath,$ORIGIN"];
-    // The compiler looks for the library from here.
+    // The compiler searches for the library from here.
     let flags = flags.map(|flag| match flag {
         "libforeign.so" => directory.join(flag).into_os_string().into_string().unwrap(),
         flag => flag.to_owned(),

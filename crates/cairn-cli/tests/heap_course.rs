@@ -115,7 +115,7 @@ fn ctl_works_without_root_for_own_recordings() {
     for what in [&["start"][..], &["mark", "seen by all"], &["stop"]] {
         let shown = ctl(what);
         assert_eq!(shown.status, Some(0), "{what:?}: {shown:?}");
-        // What is recorded between start and stop must be there.
+        // Everything recorded between start and stop must be there.
         wait_for_events(&path);
     }
     let of_another = Shown::from(run(nobody().args(["heap", "ctl", "1", "stop"])));
@@ -187,7 +187,7 @@ fn memory_over_time_shows_what_was_resident() {
     assert_eq!(most, told["most_resident_bytes"].as_u64());
 }
 
-/// What `cairn report --json` says of the recording in `directory`, with `arguments`.
+/// Returns the output of `cairn report --json` for the recording in `directory`, with `arguments`.
 fn report(directory: &Path, arguments: &[&str]) -> Value {
     let path = recording(directory).path;
     let output = run(cairn().args(["report", "--json", "--full"]).args(arguments).arg(path));
@@ -228,8 +228,8 @@ fn the_summary_and_the_report_count_as_one_does_by_hand() {
     assert!(of_temporary.contains("10 ×  at_once (temporary.c:"), "{of_temporary}");
 }
 
-/// The summary reads all events: of many it leaves the sums in the recording, for whoever asks
-/// next.
+/// The summary reads all events. If there are many, it stores the sums in the recording for the
+/// next reader.
 #[test]
 fn heap_stores_sums_in_recordings_of_many_events() {
     for (pairs, arguments, is_kept) in
@@ -296,7 +296,7 @@ fn forked_children_are_recorded_on_request_in_a_storm_of_forks() {
     assert_eq!(having(25002, Count { made: 50, left: 5 }), FORKS);
     assert_eq!(having(25003, Count { made: 10, left: 1 }), FORKS);
     for one in &all {
-        // What a child does is in its own file only.
+        // The events of a child are in its own file only.
         let kinds = [25000, 25001, 25002].iter().filter(|size| one.count(**size).made > 0).count();
         assert_eq!((kinds, one.lost), (1, 0), "{}", one.path.display());
     }
@@ -330,7 +330,7 @@ fn heap_records_on_when_cairn_is_killed() {
         let directory = scratch(&format!("killed_{millis}"));
         compile(&directory, "churn.c", "churn", &["-fno-builtin"]);
         let mut command = cairn();
-        // What keeps the pipe open is the program: it is waited for though its parent is gone.
+        // The program has the pipe open: cairn waits for it though its parent has exited.
         let script = format!("./churn {PAIRS} && echo done");
         command.args(["heap", "--quiet", "--children", "sh", "-c", &script]).current_dir(&directory);
         let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
@@ -349,8 +349,8 @@ fn heap_records_on_when_cairn_is_killed() {
         child.wait().unwrap();
         assert!(output.ends_with("done\n"), "{output:?}");
         let files = files();
-        // What was drained and what was not: nothing is in neither; blocks that were drained and
-        // not taken again are in both.
+        // No block is missing from both the drained and the undrained part; blocks that were
+        // drained and not read again are in both.
         let found: u64 = files.iter().map(|path| allocations_in(path)).sum();
         assert!((PAIRS..=2 * PAIRS).contains(&found), "{found} in {files:?} after {millis} ms");
     }
@@ -502,7 +502,7 @@ fn a_recording_without_an_allocation_says_why() {
         findings.iter().any(|finding| finding.as_str().unwrap().contains("malloc of its own")),
         "{findings:?}"
     );
-    // Where the file is another one by now, it is no reason.
+    // A file that was replaced meanwhile is no reason.
     let program = directory.join("own");
     fs::remove_file(&program).unwrap();
     fs::copy("/bin/true", &program).unwrap();

@@ -1,7 +1,9 @@
-//! The library of another processor: programs are recorded in an emulator, without the command, and read here.
+//! The library of another processor: programs are recorded in an emulator, without the command, and
+//! read here.
 //!
-//! `cargo xtask portability aarch64` builds the library, and says in the environment where it is and what compiles and
-//! runs programs for that processor. Without these variables there is nothing to be checked here, and the tests say so.
+//! `cargo xtask portability aarch64` builds the library, and sets environment variables to its path
+//! and to the commands that compile and run programs for that processor. Without these variables
+//! the tests check nothing, and print that.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -55,7 +57,8 @@ impl Emulated {
         let mut command = Command::new(&self.runner[0]);
         command.args(&self.runner[1..]).current_dir(program.parent().unwrap());
         if let Some(options) = options {
-            // For the program alone: the emulator is one of this processor. It takes commas for the ends of variables.
+            // For the program alone: the emulator runs on this processor. It takes commas for the
+            // ends of variables.
             command.arg("-E").arg(format!("LD_PRELOAD={}", self.library));
             command.env("CAIRN_HEAP", options);
         }
@@ -66,7 +69,8 @@ impl Emulated {
     /// Runs `program` plain and recorded: it must show the same.
     fn same_as_plain(&self, program: &Path, arguments: &[&str], options: &str) -> Shown {
         let plain = Shown::from(run(&mut self.command(program, arguments, None)));
-        // The emulator has a note for every page of the address space: where a recording may be large, it takes seconds.
+        // The emulator has a note for every page of the address space: if a recording may be large,
+        // it takes seconds.
         let options = ["max-size=256MiB", options].join(if options.is_empty() { "" } else { "," });
         let recorded = Shown::from(run(&mut self.command(program, arguments, Some(&options))));
         assert_eq!(plain, recorded, "left: plain, right: recorded; {program:?} {arguments:?}");
@@ -190,7 +194,9 @@ fn stacks_lead_to_main_and_have_names_and_lines() {
     assert!((11..=31).all(|depth| depths.contains(&depth)), "{depths:?}");
 }
 
-/// How many calls of `at_depth` are on an entry's stack, which leads to `work` and `main` at the lines where they call.
+/// Counts the calls of `at_depth` on an entry's stack.
+///
+/// The stack leads to `work` and `main` at the lines of their calls.
 fn depth(entry: &Value) -> usize {
     let stack = entry["stacks"][0]["frames"].as_array().unwrap();
     let place = |frame: &Value| (frame["function"].as_str().unwrap_or("").to_owned(), frame["line"].as_u64());

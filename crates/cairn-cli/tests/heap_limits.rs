@@ -1,4 +1,5 @@
-//! Limits of the recorded program: it has what it would have without cairn, and a recording that ends before it says so.
+//! Limits of the recorded program: it has the same as without cairn, and a recording that ends
+//! early reports it.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -27,8 +28,11 @@ fn mebibytes(shown: &Shown) -> i64 {
     shown.output.trim().parse().unwrap_or_else(|_| panic!("{shown:?}"))
 }
 
-/// Before, a program that allowed itself 96 MiB more than its VmSize could map 63,000 MiB: the recorder's reserved addresses were
-/// part of its VmSize, and were given back when it set the limit.
+/// Checks limits that a program derives from its own size.
+///
+/// Before, a program that allowed itself 96 MiB more than its VmSize could map 63,000 MiB: the
+/// recorder's reserved addresses were part of its VmSize, and were given back when it set the
+/// limit.
 #[test]
 fn limits_by_the_own_size_allow_as_much_as_without_cairn() {
     let directory = scratch("limits_own");
@@ -83,7 +87,10 @@ fn preloaded(directory: &Path, before: &str, program: &Path, arguments: &str) ->
     shell(directory, &script)
 }
 
-/// What all readers say of `file`: the report as text and as JSON, and of the recording that `pack` makes of it.
+/// Checks that all readers report the same of `file`.
+///
+/// They are the report as text and as JSON, and the report of the recording that `pack` makes of
+/// it.
 fn assert_all_readers_say(directory: &Path, file: &str, what: &str, intended: bool) -> Value {
     let packed = format!("\"$0\" pack -o packed.cairn {file}");
     let packed = shell(directory, &packed);
@@ -108,7 +115,8 @@ fn assert_all_readers_say(directory: &Path, file: &str, what: &str, intended: bo
     last
 }
 
-/// Before, `findings` was empty, and neither the text nor the summary of `cairn heap` said anything.
+/// Before, `findings` was empty, and neither the text nor the summary of `cairn heap` said
+/// anything.
 #[test]
 fn early_end_by_seccomp_is_said_by_every_reader() {
     const WHAT: &str = "the program locked itself in with seccomp after 0.";
@@ -197,7 +205,10 @@ fn early_end_by_ulimit_f_is_said_for_any_limit() {
     assert!(alone.status == Some(0) && alone.errors.contains("nothing is recorded"), "{alone:?}");
 }
 
-/// Before, nothing was recorded on 96 KiB and 2 MiB; on 4 MiB the message was `File exists`, and an empty `.new` remained.
+/// Checks recordings on small disks.
+///
+/// Before, nothing was recorded on 96 KiB and 2 MiB; on 4 MiB the message was `File exists`, and an
+/// empty `.new` remained.
 #[test]
 fn small_disks_hold_small_recordings() {
     let directory = scratch("small_disks");
@@ -267,7 +278,7 @@ fn idle_programs_survive_a_truncated_recording() {
         command.args(["heap", "-o", "own.cairn"]).arg(&program).args(["wait", "5000", "go"]);
         command.current_dir(&directory).stderr(std::process::Stdio::piped());
         let child = command.spawn().unwrap();
-        // What the program did before it waits is in the packed file.
+        // The packed file contains the events before the program waits.
         wait_for("the first events", || {
             let live = Recording::open(&packed).ok()?;
             let mut count = Allocations(0);

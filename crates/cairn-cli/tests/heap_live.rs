@@ -1,4 +1,5 @@
-//! Programs that run under `cairn heap` are looked at meanwhile; in the end their sums are those of the whole recording.
+//! Programs that run under `cairn heap` are read meanwhile; in the end their sums are those of the
+//! whole recording.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
@@ -18,11 +19,11 @@ use support::{cairn, compile, scratch};
 
 /// Only what never comes takes so long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The programs run until they are told that it is enough.
+/// Argument of programs that run until the test ends them.
 const LONG: &str = "600000";
 
 /// Starts a command that records into `directory`, and waits until there is a recording.
-#[allow(clippy::zombie_processes, reason = "whoever gets it waits for it; a test that fails ends all")]
+#[allow(clippy::zombie_processes, reason = "the caller waits for it; a failing test ends all")]
 fn start(command: &mut Command, directory: &Path) -> (Child, PathBuf) {
     let child = command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let began = Instant::now();
@@ -42,8 +43,9 @@ fn stop(directory: &Path) {
     fs::write(directory.join("stop"), "").unwrap();
 }
 
-/// Follows the recording of what `child` runs, at moments that nobody knows beforehand, has the program `end` when enough was seen of it,
-/// and compares.
+/// Follows the recording that `child` writes, at random moments.
+///
+/// Calls `end` to end the program after enough reads, and compares.
 fn follow(mut child: Child, path: &Path, end: impl Fn()) {
     let mut heap = LiveHeap::open(path).unwrap();
     let (mut looks, mut grown, mut last) = (0, 0, 0);
@@ -61,7 +63,7 @@ fn follow(mut child: Child, path: &Path, end: impl Fn()) {
         std::thread::sleep(Duration::from_millis(pause));
     }
     child.wait().unwrap();
-    assert!(grown > 1, "{grown} of {looks} looks saw something new");
+    assert!(grown > 1, "{grown} of {looks} reads found new events");
     let whole = HeapRecording::new(Recording::open(path).unwrap());
     let read = whole.read(Scope::default()).unwrap();
     let live = heap.snapshot();

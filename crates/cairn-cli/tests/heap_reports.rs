@@ -39,8 +39,10 @@ impl Drop for Directory {
     }
 }
 
-/// The stacks of the device in `fixtures/device`, as its program counters are in its log: session, header (inlined into
-/// packet) from two lines, and one in no module.
+/// Records the stacks of the device in `fixtures/device`.
+///
+/// They have the program counters of its log: session, header (inlined into packet) from two lines,
+/// and one in no module.
 fn device(program: &mut Program) -> [u32; 4] {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/device/app.elf");
     let path = path.canonicalize().expect("the fixture is there");
@@ -78,8 +80,10 @@ fn at_ms(program: &mut Program, ms: u64) {
     program.counter = START + ms * 3_000_000;
 }
 
-/// 20 sessions of 120 bytes that leak, 50 headers of 600 bytes, of which two threads free all but 10, and a buffer that is
-/// freed before anything else is allocated. The peak is at 70 ms.
+/// Records leaks, frees in another thread, and a temporary buffer.
+///
+/// 20 sessions of 120 bytes leak; two threads free all but 10 of 50 headers of 600 bytes; a buffer
+/// is freed before anything else is allocated. The peak is at 70 ms.
 fn recorded(headers: u64) -> Vec<u8> {
     let mut program = Program::new(2, 1);
     let [session, header, other_header, buffer] = device(&mut program);
@@ -359,7 +363,7 @@ fn names_cannot_drive_a_terminal() {
     }
 }
 
-/// What a command wrote and how it ended.
+/// The output of a command, and its exit status.
 fn answer(arguments: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>) {
     let output = cairn().args(arguments).output().expect("it runs");
     (output.status.code(), output.stdout, output.stderr)
@@ -428,7 +432,7 @@ fn answers_are_equal_with_and_without_a_summary() {
 
     // A damaged summary is reported, and the events answer.
     let mut bytes = std::fs::read(path).expect("it is there");
-    let sums = bytes.windows(4).position(|window| window == b"SUMS").expect("they are kept");
+    let sums = bytes.windows(4).position(|window| window == b"SUMS").expect("the file contains them");
     bytes[sums + 40] ^= 1;
     std::fs::write(path, bytes).expect("it can be written");
     let (code, output, complaints) = answer(&["report", path, "--json", "--full"]);
@@ -463,7 +467,8 @@ fn sums_that_do_not_fit_leave_the_recording_as_it_was() {
     let spool = directory.write("app.spool", &recorded(500));
     cairn().args(["pack", text(&spool), "--sums", "never"]).assert().success();
     let before = std::fs::read(&path).expect("it is there");
-    // The limit is in blocks of 1,024 bytes: of a file that ends well inside of one, a part of the sums can be written, else nothing.
+    // The limit counts blocks of 1,024 bytes: if a file ends inside of one, a part of the sums can
+    // be written, else nothing.
     let limit = before.len() / 1024 + usize::from(before.len() % 1024 > 200);
     let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$0\" pack --in-place \"$1\"");
     let cairn = cargo_bin!("cairn");

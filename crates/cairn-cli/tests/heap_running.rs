@@ -22,7 +22,7 @@ use support::{cairn, compile, run, scratch, wait_for};
 const LONG: &str = "600000";
 /// A few blocks that were drained and given back, so that the spool alone has less than all.
 const GIVEN_BLOCKS: u64 = 4;
-/// What a reading says of a recording that grows.
+/// Finding of a report on a recording that still grows.
 const STILL_RUNS: &str = "the program still runs and is recorded";
 
 /// A program that records; it ends with its test.
@@ -118,7 +118,7 @@ fn number(report: &Value, name: &str) -> u64 {
     report[name].as_u64().unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// What is followed as it grows, up to now.
+/// Returns the allocations that a follower of the recording has read up to now.
 fn followed(path: &Path) -> u64 {
     let mut heap = LiveHeap::open(path).unwrap();
     while heap.update().unwrap().is_behind {}
@@ -130,20 +130,19 @@ fn says(report: &Value, part: &str) -> bool {
     findings.iter().any(|finding| finding.as_str().unwrap().contains(part))
 }
 
-/// Some reports, one after the other: no number is too low, none goes back, and each free finds its
-/// block.
+/// Checks successive reports: no number is too low or decreases, and each free finds its block.
 fn check_reports(running: &Running) -> u64 {
     let mut last = 0;
     for _ in 0..4 {
         let before = followed(&running.path);
         let report = report(&running.path);
         let total = number(&report, "total_allocations");
-        // It was so many when the following ended, and they are in the file since.
+        // The following ended at this number of events, and the file contains them since.
         assert!(total >= before && total >= last, "{last}, then {before} and {total}: {report}");
         assert_eq!(number(&report, "unmatched_frees"), 0, "{:?}", report["findings"]);
         assert!(says(&report, STILL_RUNS), "{:?}", report["findings"]);
-        // What lives is a block in each of 512 places at most, the threads' own, and what grows:
-        // one of 61 allocations.
+        // The live blocks are: at most one in each of 512 places, the threads' own, and the growing
+        // set, which has one of 61 allocations.
         let live = number(&report, "leaked_allocations");
         assert!(live <= total / 61 + 600, "{live} of {total} live");
         last = total;

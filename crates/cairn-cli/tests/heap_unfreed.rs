@@ -1,5 +1,4 @@
-//! What blocks are called that were not freed: leaked of a program that exited, alive of all
-//! others.
+//! Names of blocks that were not freed: leaked if the program exited, else alive.
 
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -77,7 +76,7 @@ fn wait_for_state(path: &Path, state: cairn_format::recording::control::State) {
     });
 }
 
-/// Each output that tells of blocks that were not freed.
+/// Each output that reports blocks that were not freed.
 fn outputs(directory: &Path, path: &Path) -> Vec<(&'static str, String)> {
     let page = directory.join("page.html");
     let exported = directory.join("it.heaptrack.zst");
@@ -102,7 +101,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&run(cairn().args(["report", "--json", "--no-symbols"]).arg(path)).stdout).unwrap()
 }
 
-/// Nothing is called leaked of what ended before its program, or was killed.
+/// Checks that no block is called leaked if recording ended early or the program was killed.
 fn check_alive(directory: &Path, path: &Path, end: Option<&str>, heading: &str) {
     for (what, text) in outputs(directory, path) {
         let calls = text.to_lowercase().replace("heaptrack calls leaked what was not freed: blocks", "");

@@ -14,8 +14,10 @@ use cairn_format::changes_its_surroundings;
 use cairn_format::recording::{Lane, LoadedModule, MarkValue, PcKind, ThreadEvent};
 use spool::{Program, START};
 
-/// A title, a colour that cairn does not use, a beep, a backspace, C1, right to left, an isolate, a
-/// tag, and what has no width.
+/// A name of hostile characters.
+///
+/// It contains a title, a colour that cairn does not use, a beep, a backspace, C1, right to left,
+/// an isolate, a tag, and characters without a width.
 const EVIL: &str = "evil\u{1b}]0;owned\u{7}\u{1b}[35mx\u{8}\u{9b}2J\u{7f}\u{202e}lmth\u{2066}\u{61c}\u{200b}\u{feff}\u{e0041}end";
 
 struct Directory(PathBuf);
@@ -52,7 +54,7 @@ impl Drop for Running {
     }
 }
 
-/// What `cairn` writes to a terminal.
+/// Returns the bytes that `cairn` writes to a terminal.
 fn on_terminal(directory: &Path, arguments: &[&str]) -> Vec<u8> {
     let quoted: Vec<String> =
         arguments.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect();
@@ -86,7 +88,7 @@ fn own_sequences_gone(bytes: &[u8]) -> String {
     rest
 }
 
-/// What was shown, which must be harmless.
+/// Returns the shown text, which must be harmless.
 fn harmless(directory: &Path, arguments: &[&str]) -> String {
     let shown = own_sequences_gone(&on_terminal(directory, arguments));
     if let Some(found) = shown.chars().find(|&character| changes_its_surroundings(character)) {

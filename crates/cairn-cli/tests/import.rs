@@ -191,7 +191,7 @@ fn a_recording_of_call_stack_tracker_counts_its_stacks() {
     let same = json(&["diff", "--json", "--no-symbols", &file, &file]);
     assert_eq!(same["changes"], serde_json::json!([]), "{same}");
 
-    // Cut in its last event: what stands in front of it counts.
+    // Cut in its last event: the events before it count.
     bytes.truncate(bytes.len() - 3);
     fs::write(&file, &bytes).unwrap();
     let cut = cairn(&["report", "--json", "--no-symbols", &file]);

@@ -1,4 +1,4 @@
-//! What one look leaves for the next: indexes that another process builds when the answer is out.
+//! Indexes that another process builds for the next command after the answer is out.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -57,7 +57,7 @@ fn second_command_finds_the_index_built_in_background() {
     let first = ask(&[], &home);
     assert!(first.status.success(), "{first:?}");
     let start = Instant::now();
-    // It is built with the lowest priority there is: on a machine that is busy it waits for all others.
+    // It is built with the lowest priority: on a busy machine it waits for all others.
     while indexes(&directory).is_empty() {
         assert!(start.elapsed() < Duration::from_secs(900), "no index in {}", directory.display());
         std::thread::sleep(Duration::from_millis(20));
@@ -93,7 +93,8 @@ fn one_process_at_a_time_builds_indexes() {
     let words = String::from_utf8(busy.stderr).unwrap();
     assert_eq!((busy.status.code(), words.contains("another process")), (Some(1), true), "{words}");
     assert!(indexes(&cache).is_empty());
-    // Closing it would not do at once: a child that another test starts at this moment has it open, too, until it is another program.
+    // Closing it would have no immediate effect: a child that another test starts at this moment
+    // also has it open until it calls `exec`.
     lock.unlock().unwrap();
     let free = build();
     assert!(free.status.success(), "{free:?}");

@@ -31,8 +31,7 @@ fn returns(address: u64, module: BuiltModule) -> BuiltFrame {
     BuiltFrame { kind: PcKind::ReturnAddress, address, module }
 }
 
-/// Modules that take each other's place, marks of two threads, a loss, and names that nobody should
-/// trust.
+/// Writes a recording with replaced modules, marks of two threads, a loss, and hostile names.
 fn recording(app_build: &[u8]) -> Vec<u8> {
     let mut spool = SpoolBuilder::new(4711, START);
     spool.fact("command", b"app --serve");
@@ -206,7 +205,7 @@ fn cut_anywhere_everything_readable_is_printed() {
         for line in text.lines().filter(|line| line.contains("thread 471")) {
             assert!(whole.contains(line.split(" \"").next().unwrap()), "{length}: invented: {line}");
         }
-        // What was lost while it was recorded is no fault of the file.
+        // Events lost during recording are no fault of the file.
         let of_file = told.lines().filter(|line| !line.contains("3 events were lost"));
         assert_eq!(code == 0, of_file.count() == 0, "{length}: {code} {told}");
         assert!(matches!(code, 0 | 1 | 3), "{length}: {code} {told}");
@@ -280,8 +279,8 @@ fn a_growing_recording_is_followed_to_its_end() {
         spool.mark(threads[thread], millis * MILLI, &[frame], MarkValue::None, text.as_bytes());
     };
     mark(&mut spool, 0, 10, "first");
-    // Later than now: who looks now waits, because the other thread may have written earlier ones
-    // meanwhile.
+    // Later than now: a reader that starts now waits, because the other thread may have written
+    // earlier events meanwhile.
     mark(&mut spool, 0, 3_000_000, "late");
     replace(&path, &spool.so_far());
     let mut following = Following::start(&path, &[]);

@@ -8,7 +8,7 @@ use cairn_wire::tracker::{TrackerLayout, Writer};
 use snapbox::cmd::{Command, cargo_bin};
 use snapbox::str;
 
-/// Where the program came to lie; it states 0x140000000.
+/// Load address of the program; it states 0x140000000.
 const BASE: u64 = 0x7ff6_1000_0000;
 
 fn recording() -> PathBuf {

@@ -1,4 +1,5 @@
-//! `cairn play` with recordings of call-stack-tracker: against the reference's own answers, and what a user sees.
+//! `cairn play` with recordings of call-stack-tracker: against the reference's own answers and the
+//! shown text.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Recordings of programs that run for a few milliseconds: their times, and how they ended, in each way to record.
+//! Recordings of programs that run for a few milliseconds: their times, and how they ended, in each
+//! way to record.
 
 #[allow(dead_code, reason = "a part of it is used here")]
 mod support;
@@ -128,8 +129,10 @@ fn short_recordings_of_the_library_alone_have_times_and_ends() {
     });
 }
 
-/// Under `cairn heap` the times of blocks are coarse, but the whole is not: it is between what the
-/// program measured and what this test did.
+/// Checks the duration of short recordings.
+///
+/// Under `cairn heap` the times of blocks are coarse, but the duration is not: it lies between the
+/// program's own measurement and the test's.
 #[test]
 fn short_recordings_of_cairn_heap_are_as_long_as_their_programs() {
     let directory = scratch("short_heap");

@@ -181,8 +181,7 @@ fn snapshot_reports_unreadable_processes() {
 #[test]
 fn snapshot_explains_how_to_get_permission() {
     let waiting = Waiting::start("waiting-foreign");
-    // Only root can become somebody else; that this build can be run by everybody cannot be taken
-    // for granted either.
+    // Only root can become another user, and not every user may be able to run this build.
     let own = fs::metadata("/proc/self").unwrap();
     if std::os::unix::fs::MetadataExt::uid(&own) != 0 {
         return;

@@ -12,7 +12,7 @@ fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/symbol-kinds")
 }
 
-/// Where no directory can be made: nothing is kept from one test to the next.
+/// A path where no directory can be made: no test leaves anything for the next.
 const NO_CACHE: &str = "/dev/null/no-cache";
 
 fn cairn() -> snapbox::cmd::Command {
@@ -262,8 +262,9 @@ fn data_is_named_in_our_own_output_too() {
 "#]]);
 }
 
-/// What llvm-symbolizer 19 prints for a build that is nowhere, and the lines of a program by its
-/// build id alone.
+/// Checks the output for an unknown build, and for a program given by its build id alone.
+///
+/// llvm-symbolizer 19 prints the same.
 #[test]
 fn builds_are_found_by_their_ids() {
     let build = "BUILDID:3278d18a8f3f68f4ec125ed623494f1b6ac53d45 0x144";

@@ -1,4 +1,5 @@
-//! `cairn top` in a terminal, as a user has it: keys go in, and what is on the screen is looked at; and its tables without one.
+//! `cairn top` in a terminal, as a user runs it: keys go in, and the screen is checked; and its
+//! tables without a terminal.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -149,7 +150,7 @@ impl Terminal {
         self.screen.lock().unwrap().screen().alternate_screen()
     }
 
-    /// Waits for its end, and looks whether the terminal is as it was; answers with the exit status.
+    /// Waits for its end, and checks that the terminal is restored; returns the exit status.
     fn end(mut self) -> i32 {
         let status = wait_for("end", || self.script.try_wait().unwrap());
         wait_for("screen that was there before", || (!self.is_on_own_screen()).then_some(()));
@@ -204,7 +205,8 @@ fn a_program_is_watched_in_a_terminal() {
     top.press("\u{1b}");
     top.expect(&["grows_for_ever"]);
 
-    // Sorted by name, the first rows are other ones; and the other way round again. The rows come a moment after the heading.
+    // Sorted by name, the first rows differ; then in reverse order. The rows come a moment after
+    // the heading.
     top.press("n");
     top.expect_in_order("▼FUNCTION", ["comes_and_goes", "grows_for_ever"]);
     top.press("r");

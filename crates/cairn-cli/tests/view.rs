@@ -1,4 +1,5 @@
-//! `cairn view` as a user starts it, with a program that runs: its requests see it grow, and tell it to stop.
+//! `cairn view` as a user starts it, with a program that runs: its requests see it grow, and make
+//! it stop.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -71,7 +71,7 @@ impl Kind {
         NAMES.iter().position(|known| *known == name).and_then(|at| kinds.get(at).copied())
     }
 
-    /// Of a file that begins so; `None` when that is no format that is known here.
+    /// Detects the format of a file by its first bytes; `None` if it is unknown.
     ///
     /// ```
     /// use cairn_exchange::import::Kind;
@@ -119,18 +119,19 @@ pub struct Imported {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ImportOptions {
-    /// Bytes that a compressed file may unpack to; the usual limit for its size where this is not
-    /// set
+    /// Maximum bytes of an unpacked file.
+    ///
+    /// The default is the limit for the file's size
     /// ([`UnpackBound::PROFILE_TEXT`](cairn_format::unpack::UnpackBound::PROFILE_TEXT)).
     pub max_unpacked_bytes: Option<u64>,
     /// The kind of file; `None` to recognise it by its first bytes.
     pub kind: Option<Kind>,
 }
 
-/// Where the events are.
+/// Location of the events.
 #[derive(Debug)]
 enum Events {
-    /// Nowhere: the profile has sums.
+    /// None: the profile has sums.
     None,
     /// In the file, which is read once more each time.
     Heaptrack(Source),
@@ -138,7 +139,7 @@ enum Events {
     InMemory(Changes),
 }
 
-/// Where the bytes are, for the next time.
+/// Location of the bytes, for the next read.
 #[derive(Debug)]
 enum Source {
     File(PathBuf),
@@ -166,8 +167,8 @@ impl Source {
 #[non_exhaustive]
 pub struct ImportedSums {
     /// The sums, by the [stacks](Imported::stacks). Files of sums have no threads, sizes, lifetimes
-    /// and times; heaptrack's no threads, and as lifetimes those of equal blocks of which the
-    /// latest is freed first. Files without frees have allocations alone.
+    /// and times; heaptrack's have no threads, and their lifetimes assume that the latest of equal
+    /// blocks is freed first. Files without frees have allocations alone.
     pub sums: HeapProfile,
     /// Frees of blocks that were not there.
     pub unmatched_frees: u64,
@@ -333,7 +334,7 @@ impl Imported {
         &self.threads
     }
 
-    /// Returns what files of this kind do not record: a sentence each.
+    /// Lists the data that files of this kind do not record: a sentence each.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -538,8 +539,9 @@ pub fn live_blocks(source: &HeapSource, scope: &Scope) -> Vec<LiveBlock> {
     }
 }
 
-/// Where the events of a heap are read, for formats that hold them; `None` if its file does not
-/// record all of time. `live` are its [`live_blocks`].
+/// Returns the source of a heap's events, for formats that contain them.
+///
+/// `None` if its file does not record all of time. `live` are its [`live_blocks`].
 #[must_use]
 pub fn event_source<'a>(source: &'a HeapSource, live: &'a [LiveBlock]) -> Option<EventSource<'a>> {
     match source.heap() {
@@ -624,8 +626,10 @@ fn stacks_of(profile: &Profile) -> Stacks {
     stacks
 }
 
-/// The sums of a heap profile of any maker: those of Go, jemalloc and gperftools have no peak, and
-/// then the moment that they are of is it.
+/// Converts a heap profile of any maker to sums.
+///
+/// Profiles of Go, jemalloc and gperftools have no peak; the moment of the profile is then their
+/// peak.
 fn sums_of(profile: &Profile, scope: &Scope) -> Result<HeapProfile, ExchangeError> {
     let column = |names: &[&str]| names.iter().find_map(|name| profile.column(name));
     let live_bytes = column(&["inuse_space", "space", "inuse_bytes"]);

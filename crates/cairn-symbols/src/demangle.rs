@@ -31,8 +31,9 @@ const MAX_PIECES: usize = 1 << 17;
 /// Maximum nesting of a C++ name; 96, the depth that its demangler considers safe on a small stack.
 const MAX_NESTING: u32 = 96;
 
-/// Maximum bytes of an MSVC name; 1 KiB, because its demangler recurses per level, which may take
-/// two characters.
+/// Maximum bytes of an MSVC name; 1 KiB.
+///
+/// The demangler recurses per level, and a level may take two characters.
 const MAX_MSVC_BYTES: usize = 1024;
 
 /// Maximum nodes of an MSVC name's expansion; a million. Its demangler copies back references.
@@ -414,7 +415,7 @@ mod tests {
         let functions = |levels: usize, references: usize| -> String {
             (0..levels).map(|level| format!("P6AX{}@Z", level.to_string().repeat(references))).collect()
         };
-        // Of the same shape, but harmless.
+        // The same shape, but harmless.
         assert!(readable(&format!("?f@@YAXPAH{}@Z", functions(3, 4))).matches("int").count() > 4 * 4 * 4);
         let functions = functions(9, 40);
         for name in [

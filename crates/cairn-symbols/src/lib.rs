@@ -45,10 +45,12 @@ pub use resolution::{
 };
 pub use symbolizer::Symbolizer;
 
-/// Maximum depth of inlined calls; 1000, because real code stays below 50 even in template-heavy
-/// C++, and a hostile file can claim endless inline chains.
+/// Maximum depth of inlined calls; 1000, because real code stays below 50.
+///
+/// This holds even for template-heavy C++, but a hostile file can claim endless inline chains.
 const MAX_INLINE_DEPTH: usize = 1000;
 
-/// Maximum bytes of a mangled name; 1 MiB, because the longest that compilers have emitted have
-/// about ten thousand bytes.
+/// Maximum bytes of a mangled name; 1 MiB.
+///
+/// The longest names that compilers have emitted have about ten thousand bytes.
 const MAX_NAME_BYTES: usize = 1 << 20;

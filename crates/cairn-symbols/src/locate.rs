@@ -324,8 +324,9 @@ impl Locator<'_> {
         is_plain(rest).then(|| if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) })
     }
 
-    /// Resolves an absolute path below the sysroot, with its links; without a sysroot, returns it
-    /// unchanged.
+    /// Resolves an absolute path below the sysroot, with its links.
+    ///
+    /// Without a sysroot, returns the path unchanged.
     fn in_root(&self, path: &Path) -> Option<PathBuf> {
         match &self.options.sysroot {
             Some(root) => resolve_in_root(root, path),
@@ -348,8 +349,9 @@ impl Locator<'_> {
 /// Directory in which distributions install debug files.
 const SYSTEM_DEBUG_DIR: &str = "/usr/lib/debug";
 
-/// Resolves a path as a process with the root directory `root` would: absolute links restart at
-/// `root`, and `..` stays inside. `None` for a cycle of links.
+/// Resolves a path as a process with the root directory `root` would.
+///
+/// Absolute links restart at `root`, and `..` stays inside. `None` for a cycle of links.
 fn resolve_in_root(root: &Path, path: &Path) -> Option<PathBuf> {
     let mut todo: Vec<std::ffi::OsString> =
         path.components().rev().map(|part| part.as_os_str().to_owned()).collect();

@@ -37,7 +37,8 @@ impl FileBytes {
         // SAFETY: the mapping is private and read-only, `Mmap` unmaps it only when dropped, and the
         // length comes from this descriptor, so the slice covers mapped pages. If another process
         // truncates the file, a read raises `SIGBUS` instead of returning wrong memory. Concurrent
-        // writes may change bytes between reads, so no reader relies on reading the same value twice.
+        // writes may change bytes between reads, so no reader relies on reading the same value
+        // twice.
         unsafe { Mmap::map(file) }.map(Self::Mapped)
     }
 }

@@ -165,6 +165,7 @@ impl SymbolizerOptions {
     }
 }
 
-/// Default size of the cache directory; 2 GiB, enough for dozens of large programs, because an
-/// index is about a tenth of its file.
+/// Default size of the cache directory; 2 GiB, enough for dozens of large programs.
+///
+/// An index is about a tenth of its file.
 const DEFAULT_CACHE_LIMIT_BYTES: u64 = 2 << 30;

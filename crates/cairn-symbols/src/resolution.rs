@@ -209,8 +209,9 @@ pub enum Unknown {
         /// The cause.
         problem: Arc<str>,
     },
-    /// When no build id was recorded for the module, so that its path was not opened
-    /// ([`only_checked_paths`](crate::SymbolizerOptions::only_checked_paths)).
+    /// When the module's path was not opened because no build id was recorded for it.
+    ///
+    /// Happens only with [`only_checked_paths`](crate::SymbolizerOptions::only_checked_paths).
     NotChecked {
         /// The path.
         path: PathBuf,

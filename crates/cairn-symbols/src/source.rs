@@ -1,7 +1,7 @@
 //! The interface of every symbol source: from a stated address to frames.
 //!
 //! Sources return names as stored. [`FrameSink`] demangles them, deduplicates texts, and names
-//! functions of which only the start is known.
+//! functions if only their start is known.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -43,8 +43,10 @@ pub(crate) struct RawFrame<'a> {
     pub(crate) inlined: bool,
 }
 
-/// The location of a stored text, used as a cache key: most frames of most answers are calls of the
-/// same few functions, and a location that was read once need not be read again.
+/// The location of a stored text, used as a cache key.
+///
+/// Most frames of most answers are calls of the same few functions, and a location that was read
+/// once need not be read again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TextKey {
     /// Identifies engine and kind of location; unique in the process.
@@ -149,8 +151,10 @@ pub(crate) trait SymbolSource: Send + Sync {
     fn files(&self) -> Vec<PathBuf>;
 }
 
-/// Reports whether a name may be only the last part of the linkage name: GCC omits the linkage name
-/// of functions that it derives from others, and of functions with internal linkage.
+/// Reports whether a name may be only the last part of the linkage name.
+///
+/// GCC omits the linkage name of functions that it derives from others, and of functions with
+/// internal linkage.
 pub(crate) fn may_be_qualified(raw: &str, language: Language) -> bool {
     !matches!(language, Language::Plain | Language::Rust) && scheme(raw).is_none()
 }

@@ -343,7 +343,7 @@ impl Symbolizer {
         Resolution::known(frames, start, answered_by)
     }
 
-    /// Names a function of which only the start is known.
+    /// Names a function if only its start is known.
     fn name_of_start(&self, module: ModuleId, start: StatedAddress, base: StatedAddress) -> String {
         let path = &self.modules[module.index()].info.path;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();

@@ -58,9 +58,10 @@ fn plain(path: &str) -> String {
     parts.join("/")
 }
 
-/// Covers every function of the local C library and, with `cargo xtask symbols-agreement`, of the
-/// files and with the peers that it names: at the start, and halfway. docs/book/reference/symbolize.md explains
-/// each class.
+/// Compares every function of the local C library, at the start and halfway.
+///
+/// With `cargo xtask symbols-agreement`, also those of the files and with the peers that it names.
+/// docs/book/reference/symbolize.md explains each class.
 #[test]
 fn functions_of_libraries_agree_with_other_symbolizers() {
     let files = std::env::var("CAIRN_AGREEMENT_FILES").unwrap_or_else(|_| loaded_c_library());
@@ -88,8 +89,9 @@ fn loaded_c_library() -> String {
         .expect("a C library")
 }
 
-/// Queries both for all functions of a file, prints the differences by class, returns those without
-/// one.
+/// Queries both for all functions of a file and prints the differences by class.
+///
+/// Returns the differences without a class.
 #[expect(clippy::print_stdout, reason = "the long run reports counts")]
 fn compare(file: &Path, peer: &str) -> Vec<String> {
     let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());

@@ -1,4 +1,5 @@
-//! Writes the pages that the tests in `tests/browser` look at, into a directory: `cargo xtask page` runs it.
+//! Writes the pages that the tests in `tests/browser` open, into a directory: `cargo xtask page`
+//! runs it.
 
 #![allow(clippy::print_stdout, reason = "it prints the files that it writes")]
 
@@ -24,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     write_imported(&directory, &programs::ordinary())
 }
 
-/// Pages of what files of other tools hold: sums without times, and allocations without frees.
+/// Pages of files of other tools: sums without times, and allocations without frees.
 fn write_imported(directory: &str, made: &programs::Made) -> Result<(), Box<dyn std::error::Error>> {
     let (read, slices) = made.read_sliced();
     let about = About { command: vec!["imported".to_owned()], ..About::default() };

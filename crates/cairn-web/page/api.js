@@ -12,8 +12,8 @@ export class Refused extends Error {
 
 export class Api {
   /**
-   * Takes the token out of the address, so that it is in no copy of it. Who opens such a copy in this browser is let in by
-   * what is kept here; a token is worth nothing when its server has ended.
+   * Takes the token out of the address, so that no copy of the address contains it. This browser stores the token
+   * and can open such a copy with it; a token is invalid after its server has ended.
    */
   constructor() {
     this.token = location.pathname.split('/')[1];

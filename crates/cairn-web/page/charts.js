@@ -3,7 +3,7 @@
 import { bytesText, countText, timeText, element, nameElement } from './text.js';
 import { barCell, copyButton } from './tables.js';
 
-/** A button that leaves out all but this, where there is somebody to ask for that. */
+/** A button that leaves out all but this, if the page has a server that can do that. */
 function onlyButton(onOnly, what, part) {
   if (!onOnly) return [];
   return [' ', element('button', { type: 'button', class: 'copy', 'aria-label': `Only ${what}`, title: `Show only ${what}`, on: { click: () => onOnly(part) } }, 'only')];

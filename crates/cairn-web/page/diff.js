@@ -90,7 +90,7 @@ export function growthText(before, after, metric) {
   const grown = after - before;
   if (!grown) return 'the same';
   const sign = grown > 0 ? '+' : '−';
-  // What became many times as large is told so; a share of more than all means nothing to a reader.
+  // Large growth is shown as a factor, because a share above 100 % means nothing to a reader.
   const part = grown >= before ? `${(after / before).toPrecision(3)} times` : `${sign}${shareText(Math.abs(grown), before)}`;
   return `${sign}${text(Math.abs(grown))} (${before && after ? part : after ? 'new' : 'gone'})`;
 }

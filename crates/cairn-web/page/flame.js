@@ -18,12 +18,12 @@ class Branch {
     this.parent = parent;
     this.level = parent ? parent.level + 1 : 0;
     this.functionNumber = functionNumber;
-    /** The call it is, or the costliest one of those that it stands for. */
+    /** The call it is, or the costliest one of the calls that it merges. */
     this.call = call;
     this.value = value;
     this.own = own;
     this.children = null;
-    /** From the allocations outwards: the calls that it stands for, and where what went through them ended. */
+    /** From the allocations outwards: the calls that it merges, and where the paths through them ended. */
     this.places = null;
   }
 }

@@ -124,7 +124,7 @@ export class Model {
     return this.held;
   }
 
-  /** The moment that `peak` stands for in a range: that of the recording when it is inside, else the end of the fullest slice. */
+  /** The moment of `peak` in a range: that of the recording if it is inside, else the end of the fullest slice. */
   peakOf(range) {
     const { totals, slices } = this.content;
     if (!range) return { isExact: true, nanos: totals.peak_nanos };

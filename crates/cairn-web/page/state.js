@@ -2,11 +2,11 @@
 
 const DEFAULTS = {
   metric: '', view: 'icicle', inverted: '', zoom: '', search: '', range: '', tab: 'functions', sort: '', theme: '',
-  // Of the served page only: which recording, compared with which, in which stretches, drawn how wide; which part of it; whether it stands still.
+  // Of the served page only: which recording, compared with which, in which stretches, drawn how wide; which part of it; whether it is paused.
   recording: '', against: '', before: '', after: '', width: 'both', below: '', thread: '', size: '', live: '',
 };
 
-/** The state that an address names; what makes no sense there is left out by whoever uses it. */
+/** The state that an address names; its users ignore invalid values. */
 export function readState() {
   const state = { ...DEFAULTS };
   const wanted = new URLSearchParams(location.hash.slice(1));

@@ -98,7 +98,7 @@ export class FunctionTable {
     const isNone = count === 0;
     if (isNone) rows.push(element('tr', {}, element('td', { colspan: 5 }, 'Nothing of this here.')));
     const body = this.table.tBodies[0];
-    // A recording that grows is shown anew while somebody walks through the table.
+    // A recording that grows is shown anew while the user walks through the table.
     const focused = body.contains(document.activeElement) ? document.activeElement : null;
     const at = focused && { key: focused.closest('tr').dataset.key, name: focused.className };
     body.replaceChildren(...rows);

@@ -89,7 +89,7 @@ class View {
   async open(asked) {
     const { id, words } = this;
     if (!id) {
-      this.say('There are no recordings here yet. `cairn heap PROGRAM` makes one; this page looks for it each second.');
+      this.say('There are no recordings here yet. `cairn heap PROGRAM` makes one; this page checks for it each second.');
       return;
     }
     const answer = await this.api.content(id, words);

@@ -8,8 +8,9 @@
 //!
 //! The second part is the larger one, and is needed once a range of time is chosen: it has a place
 //! of its own in the file, so that the first picture does not wait for it. The object's `columns`
-//! says in which part each column is, where it begins, and how many numbers it has. `docs/book/reference/page.md`
-//! describes the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
+//! gives the part of each column, its start, and its count of numbers.
+//! `docs/book/reference/page.md` describes the fields. Numbers of calls in JSON would take a
+//! browser longer to read than to draw.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,7 +29,7 @@ use crate::slices::PageSlices;
 use crate::subject::{PageModule, PageSubject, PageThread, Times};
 use crate::{PageError, PageOptions};
 
-/// Name and version of what a page holds.
+/// Name and version of the content of a page.
 pub const PAGE_SCHEMA: &str = "cairn.page/1";
 
 /// Modules in a page; real programs load some hundred.

@@ -23,8 +23,9 @@ const LEAST_INNER_LEVELS: usize = 16;
 /// The stacks that asked for memory, and the frame of each that did.
 pub(crate) struct Askers {
     pub(crate) askers: Vec<(u32, Position)>,
-    /// By stack: what was asked for at its innermost address or further in, as a part of the whole,
-    /// for each cost.
+    /// By stack: the cost of its innermost address or further in, as a part of the whole.
+    ///
+    /// One share for each cost.
     shares: Vec<[f32; Cost::ALL.len()]>,
 }
 
@@ -123,8 +124,9 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// The tree of branches of at least this share, and of a larger one where there were more than
-    /// `most_calls`.
+    /// Builds the tree of branches of at least this share.
+    ///
+    /// If there are more than `most_calls` of them, the share is larger.
     pub(crate) fn new(
         profile: &HeapProfile,
         names: &mut Names<'_>,
@@ -179,8 +181,9 @@ struct Growing {
     ends: Vec<Option<u32>>,
     lost_end: Option<u32>,
     children: HashMap<(u32, Callee), u32>,
-    /// Where the outer part of a path leads: most stacks differ from the one before in their inner
-    /// part only.
+    /// Nodes of the outer parts of paths.
+    ///
+    /// Most stacks differ from the previous one only in their inner part.
     known: HashMap<Position, u32>,
     path: Vec<Position>,
     stacks_put_together: usize,
@@ -233,8 +236,8 @@ impl Growing {
         let path = std::mem::take(&mut self.path);
         let room = MOST_LEVELS.saturating_sub(self.nodes[node as usize].depth as usize);
         let is_too_deep = path.len() > room;
-        // Of calls that are too many those in the middle go; some innermost ones stay always.
-        // Innermost comes first here.
+        // If there are too many calls, those in the middle are removed; some innermost ones always
+        // remain. Innermost comes first here.
         let (inner_to, outer_from) = if is_too_deep {
             let inner = (room / 2).max(LEAST_INNER_LEVELS).min(path.len());
             (inner, path.len() - (room / 2).min(path.len() - inner))

@@ -2,7 +2,7 @@
 //! about.
 //!
 //! The file needs nothing else: no server, no network, no fonts. Its security rests on three walls,
-//! each of which would do alone: names reach the browser as compressed data in base64 and nowhere
+//! and each would suffice alone: names reach the browser as compressed data in base64 and nowhere
 //! else, so that none of them can end a tag; the page's own script sets texts, never markup; and
 //! its Content-Security-Policy lets in that one script and that one style, by their hashes, and no
 //! connection at all.
@@ -140,7 +140,7 @@ const LEAST_SLICES: usize = 64;
 /// Calls that a page has at least.
 const LEAST_CALLS: usize = 64;
 
-/// Makes the page of what was read of a recording, or of a file of another tool.
+/// Makes the page of a recording, or of a file of another tool.
 ///
 /// # Errors
 ///
@@ -175,8 +175,9 @@ pub(crate) struct ContentExtent {
     slices: usize,
 }
 
-/// Makes the content of a page, smaller and smaller until `excess_of` it, its size by the largest
-/// allowed, is at most 1.
+/// Makes the content of a page, smaller and smaller until it fits.
+///
+/// It fits if `excess_of` the content, its size divided by the largest allowed size, is at most 1.
 pub(crate) fn contents(
     subject: &PageSubject,
     read: &HeapRead,

@@ -5,12 +5,14 @@ use std::borrow::Cow;
 
 use cairn_format::changes_its_surroundings;
 
-/// Longer texts are cut: the longest C++ names have some ten thousand characters, more than anyone
-/// reads.
+/// Maximum characters of a shown text; 2000, more than anyone reads.
+///
+/// The longest C++ names have some ten thousand characters.
 const MOST_CHARACTERS: usize = 2000;
 
-/// The text with control characters, and characters that change the direction of writing or have no
-/// width, written as `\n` or `\u{202e}`; cut, with a sign of it, where it is very long.
+/// Escapes control characters, characters without a width, and changes of direction.
+///
+/// They are written as `\n` or `\u{202e}`. A very long text is cut, with a sign of it.
 ///
 /// ```
 /// assert_eq!(cairn_web::shown("std::vector<int>"), "std::vector<int>");

@@ -65,7 +65,7 @@ pub struct PageSubject {
 }
 
 impl PageSubject {
-    /// Of a recording, whose modules and threads have times.
+    /// Describes a recording, whose modules and threads have times.
     #[must_use]
     pub fn recorded(recording: &Recording, about: &About) -> Self {
         let module = |module: &cairn_recording::Module| PageModule {
@@ -95,7 +95,7 @@ impl PageSubject {
         }
     }
 
-    /// Of a file of another tool, whose modules and threads have no times.
+    /// Describes a file of another tool, whose modules and threads have no times.
     #[must_use]
     pub fn of(about: &About, stacks: &Stacks, times: Times) -> Self {
         let module = |module: &cairn_analysis::heap::Module| PageModule {

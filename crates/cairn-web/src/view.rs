@@ -1,9 +1,10 @@
 //! `cairn view`: the page, served on this machine.
 //!
-//! It is the page that [`page`](crate::page) makes a file of, with what a file cannot do:
-//! recordings that grow, parts of recordings that are too large to be shown at once, two recordings
-//! side by side, the text of source files, and buttons that start and stop recording.
-//! `docs/book/reference/http.md` describes the requests; they are versioned, and may be used by other programs.
+//! It serves the page that [`page`](crate::page) makes a file of, with features that a file cannot
+//! have: recordings that grow, parts of recordings that are too large to be shown at once, two
+//! recordings side by side, the text of source files, and buttons that start and stop recording.
+//! `docs/book/reference/http.md` describes the requests; they are versioned, and may be used by
+//! other programs.
 //!
 //! Three things are never done: to listen on an address that another machine reaches, to answer a
 //! request without the token, and to open a file whose path a browser names. Everything that a
@@ -77,7 +78,7 @@ pub struct ViewOptions {
     pub folding: Folding,
     /// The first state of the page.
     pub state: PageState,
-    /// Where source files may be read; nowhere when it is empty.
+    /// Directories of source files that may be read; none if it is empty.
     pub sources: Vec<SourceRoot>,
     /// How long a connection may take to send the header of a request, and may be open between two.
     pub header_time: Duration,

@@ -31,7 +31,7 @@ fn serve(name: &str) -> (Server, PathBuf) {
     (server, directory)
 }
 
-/// Opens connections, each of which sends this and nothing more; as many as the system allows.
+/// Opens up to `count` connections and sends these bytes on each; stops at the system's limit.
 fn connections(server: &Server, count: usize, sends: &[u8]) -> Vec<TcpStream> {
     let mut all = Vec::new();
     for _ in 0..count {
@@ -55,7 +55,7 @@ fn is_open(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0; 16]), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// What an answer needs is left: descriptors of this process, which is the server as well.
+/// Limits connections to leave descriptors for answers: this process is the server as well.
 fn most_connections(wanted: usize) -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let files = limits.lines().find(|line| line.starts_with("Max open files"));

@@ -54,8 +54,7 @@ impl Completions {
     }
 }
 
-/// Returns how scripts call this program: by the path if it was called by one, else by the name
-/// that the shell finds.
+/// Returns the command that scripts run: its path if it was called by one, else its name in PATH.
 fn own_name() -> io::Result<String> {
     let called = std::env::args_os().next().unwrap_or_default();
     if Path::new(&called).components().count() < 2 {

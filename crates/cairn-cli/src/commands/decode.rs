@@ -82,8 +82,8 @@ pub(crate) struct Decode {
     #[arg(long, value_name = "HOW", default_value = "base64")]
     text: OutputEncoding,
 
-    /// Word size of the machine that made the stacks, if the format does not say it [default: that
-    /// of --exe, else 64]
+    /// Word size of the machine that made the stacks, if the format does not give it. [default:
+    /// that of --exe, else 64]
     #[arg(long, value_name = "BITS", value_parser = ["16", "32", "64"])]
     word: Option<String>,
 

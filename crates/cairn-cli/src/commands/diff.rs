@@ -16,8 +16,8 @@ use crate::output::{Outcome, Palette, Progress, printable};
 
 /// Show what grew between two recordings or core files, or two moments of one recording
 ///
-/// Compares files of any kind: recordings, core files, files of other tools. Of a core file or
-/// minidump the blocks that were alive are compared. Stacks are matched by functions, modules and
+/// Compares files of any kind: recordings, core files, files of other tools. For a core file or
+/// minidump, compares the blocks that were alive. Stacks are matched by functions, modules and
 /// files, not by addresses or lines, so that another build compares well.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -51,8 +51,8 @@ pub(crate) struct DiffCommand {
     #[command(flatten)]
     list: ListOptions,
 
-    /// End with exit code 4 when the cost grew by more than this, as 64KiB, 100, or 5% of what it
-    /// was; for checks before a merge
+    /// End with exit code 4 if the cost grew by more than this; for checks before a merge. Accepts
+    /// 64KiB, 100, or 5% of the old cost
     #[arg(long, value_name = "AMOUNT", value_parser = parse_growth)]
     fail_above: Option<Growth>,
 
@@ -60,7 +60,8 @@ pub(crate) struct DiffCommand {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: DiffFormat,
 
-    /// Print one JSON object; docs/book/reference/json.md describes its fields. Short for --format json
+    /// Print one JSON object; docs/book/reference/json.md describes its fields. Short for --format
+    /// json
     #[arg(long, conflicts_with = "format")]
     json: bool,
 
@@ -91,7 +92,7 @@ const VIEWS: &[ViewName] = &[ViewName::Stack, ViewName::Function, ViewName::Modu
 enum Growth {
     /// By bytes or blocks.
     Amount(u64),
-    /// By a part of what it was before, from 0 on.
+    /// By a part of the earlier cost, from 0 on.
     Share(f64),
 }
 

@@ -31,8 +31,8 @@ use crate::output::{Outcome, Progress, complain};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Export {
-    /// A recording, a core file or minidump, a file of heaptrack, pprof, the Firefox Profiler or
-    /// call-stack-tracker; - for standard input
+    /// A recording, core file, minidump or file of another tool; - for standard input. Other tools
+    /// are heaptrack, pprof, the Firefox Profiler and call-stack-tracker
     file: PathBuf,
 
     /// The format
@@ -130,7 +130,7 @@ Examples:
 Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question, or the output cannot
 be written; 2 invalid arguments; 3 parts of the file are missing from the output.";
 
-/// The formats by their names, for `--help` and for what `--format` takes.
+/// The formats by their names, for `--help` and `--format`.
 fn formats() -> impl TypedValueParser<Value = Target> {
     let values = Target::ALL.map(|target| PossibleValue::new(target.name()).help(target.reader()));
     PossibleValuesParser::new(values).map(|name| {

@@ -21,8 +21,8 @@ use crate::output::{Outcome, Progress};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct FlameCommand {
-    /// A recording, a core file or minidump, a file of heaptrack, pprof, the Firefox Profiler or
-    /// call-stack-tracker; - for standard input
+    /// A recording, core file, minidump or file of another tool; - for standard input. Other tools
+    /// are heaptrack, pprof, the Firefox Profiler and call-stack-tracker
     file: PathBuf,
 
     /// Where the graph begins: tree at main, callers at the functions that asked for memory

@@ -58,8 +58,8 @@ pub(crate) struct HeapCommand {
     #[arg(long, value_name = "PID", value_parser = parse_pid, conflicts_with = "program")]
     detach: Option<u32>,
 
-    /// Write the recording to this file or directory (`DIR/` is created). In the name, `%n` stands
-    /// for the program's name and `%p` for its PID [default: %n.%p.cairn]
+    /// Write the recording to this file or directory (`DIR/` is created). In the name, `%n` means
+    /// the program's name and `%p` its PID [default: %n.%p.cairn]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
 
@@ -386,8 +386,9 @@ impl HeapCommand {
 
 /// Shortest pause between two reads of the spool, for programs that write much.
 const SHORTEST_TICK: Duration = Duration::from_millis(1);
-/// Longest pause between two reads, for programs that write little: each read wakes a processor,
-/// whose caches are cold by then.
+/// Longest pause between two reads of programs that write little; 4 ms.
+///
+/// Each read wakes a processor, whose caches are cold by then.
 const LONGEST_TICK: Duration = Duration::from_millis(4);
 /// Bytes of one read below which the pause grows: some thousands of allocations.
 const LITTLE_BYTES: u64 = 64 << 10;

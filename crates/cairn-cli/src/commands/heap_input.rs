@@ -23,9 +23,9 @@ pub(crate) use cairn_analysis::source::parse_size;
 /// Which part of a heap is read, and how its frames are shown.
 #[derive(Args)]
 pub(crate) struct HeapInput {
-    /// Count only blocks that match: function=PATTERN or module=PATTERN (any frame of the stack),
-    /// thread=NAME or thread=NUMBER, size=FROM..TO. May be repeated: kinds narrow down, the same
-    /// kind widens. Patterns know *, ^ and $
+    /// Count only blocks that match. The kinds are function=PATTERN or module=PATTERN (any frame of
+    /// the stack), thread=NAME or thread=NUMBER, size=FROM..TO. May be repeated: kinds narrow down,
+    /// the same kind widens. Patterns support *, ^ and $
     #[arg(long, value_name = "KIND=WHAT")]
     filter: Vec<WrittenFilter>,
 
@@ -93,8 +93,9 @@ pub(crate) struct OpenHeap {
     _file: InputFile,
 }
 
-/// An error of the library as one of this command; a span that is empty ends it as other wrong
-/// arguments do.
+/// Converts an error of the library to one of this command.
+///
+/// An empty span is reported like other invalid arguments.
 pub(crate) fn failed(error: SourceError) -> io::Error {
     match error {
         SourceError::EmptySpan => {

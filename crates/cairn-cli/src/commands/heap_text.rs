@@ -72,7 +72,7 @@ pub(crate) fn count(value: u64) -> String {
     text
 }
 
-/// A number and the word for what it counts: `1 block`, `2 blocks`.
+/// Formats a number and its noun: `1 block`, `2 blocks`.
 pub(crate) fn counted(value: u64, word: &str) -> String {
     let plural = if value == 1 { "" } else { "s" };
     format!("{} {word}{plural}", count(value))
@@ -112,8 +112,9 @@ pub(crate) fn width() -> usize {
     stated.or_else(terminal).unwrap_or(100).clamp(60, 400)
 }
 
-/// Shortens a function's name to `most` characters: drops its parameters first, then its template
-/// arguments, then its middle.
+/// Shortens a function's name to `most` characters.
+///
+/// Drops its parameters first, then its template arguments, then its middle.
 pub(crate) fn shortened(name: &str, most: usize) -> String {
     let fits = |text: &str| text.chars().count() <= most;
     if fits(name) {

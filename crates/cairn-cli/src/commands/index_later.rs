@@ -18,10 +18,10 @@ use clap::Args;
 
 use crate::output::complain;
 
-/// Whether and where indexes are cached.
+/// Options of the cache of indexes.
 #[derive(Args)]
 pub(crate) struct CacheOptions {
-    /// Cache indexes of large files in this directory [default: cairn/symbols in the user's cache
+    /// Cache indexes of large files in this directory. [default: cairn/symbols in the user's cache
     /// directory]
     #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
     cache_dir: Option<PathBuf>,

@@ -10,8 +10,9 @@ use cairn_analysis::file_kind::{FileKind, WrongFile};
 
 use crate::output::max_unpacked_bytes;
 
-/// Most bytes that are taken from a pipe; 8 GiB, as compressed cores may unpack to: a pipe without
-/// an end must not fill the disk. `--max-unpacked` sets another limit.
+/// Maximum bytes to read from a pipe; 8 GiB, the limit of unpacked cores.
+///
+/// An endless pipe must not fill the disk. `--max-unpacked` sets another limit.
 const MOST_PIPED_BYTES: u64 = 8 << 30;
 
 /// A file to read. Bytes of a pipe are in an unnamed file for as long as this lives, because most
@@ -24,7 +25,7 @@ pub(crate) struct InputFile {
 }
 
 impl InputFile {
-    /// Opens what the user named; `-` is standard input.
+    /// Opens the file that the user named; `-` is standard input.
     pub(crate) fn open(given: &Path) -> io::Result<Self> {
         if given == Path::new("-") {
             let stdin = io::stdin();

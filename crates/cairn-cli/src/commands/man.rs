@@ -89,8 +89,9 @@ fn add_pages(mut command: clap::Command, pages: &mut Vec<ManPage>) -> io::Result
     subcommands.into_iter().try_for_each(|subcommand| add_pages(subcommand, pages))
 }
 
-/// Turns the text below the options into sections: examples, exit codes, and notes, whose lines
-/// stay as they are.
+/// Turns the text below the options into sections: examples, exit codes, and notes.
+///
+/// The lines of notes are unchanged.
 ///
 /// The library would fill the lines of examples into one paragraph.
 fn sections(text: &str) -> Vec<Roff> {

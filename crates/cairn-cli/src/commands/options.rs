@@ -139,7 +139,7 @@ impl TimeOptions {
     }
 }
 
-/// Where an answer goes.
+/// Options for the output of an answer.
 #[derive(Args)]
 pub(crate) struct OutputOptions {
     /// Where to write it; - for standard output, which is the default
@@ -200,7 +200,7 @@ impl TextOutput {
         }
     }
 
-    /// Writes what is buffered, and gives a file its name.
+    /// Writes the buffered bytes, and gives a file its name.
     pub(crate) fn finish(self) -> io::Result<()> {
         match self {
             Self::Stdout(mut output) => output.flush(),
@@ -228,8 +228,8 @@ impl Write for TextOutput {
 /// How much of a list or tree is shown.
 #[derive(Args, Clone, Copy, Default)]
 pub(crate) struct ListOptions {
-    /// Entries of each list; with a percent sign, as 1%, only entries that are at least this part
-    /// of the whole
+    /// Entries of each list. With a percent sign, as 1%, only entries of at least this part of the
+    /// whole
     #[arg(short = 'n', long, value_name = "COUNT|PERCENT", value_parser = parse_limit, conflicts_with = "full")]
     limit: Option<Limit>,
 
@@ -238,7 +238,7 @@ pub(crate) struct ListOptions {
     pub(crate) full: bool,
 }
 
-/// Where a list ends.
+/// Limit of a list.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Limit {
     /// After this many entries.

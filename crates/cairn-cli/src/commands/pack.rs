@@ -32,7 +32,7 @@ pub(crate) struct Pack {
     /// The recording; - for standard input
     recording: PathBuf,
 
-    /// Write to this file; - for standard output [default: the recording's name, ending in .cairn;
+    /// Write to this file; - for standard output. [default: the recording's name, ending in .cairn;
     /// for -, -]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -57,8 +57,8 @@ pub(crate) struct Pack {
 /// When sums are stored.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sums {
-    /// All sums of at least two million events, or those of the whole picture of at least half a
-    /// million, if they are small compared with the file
+    /// Store sums if they are small compared with the file. Stores all sums of at least two million
+    /// events, or those of the whole picture of at least half a million
     Auto,
     /// Always, whatever their size
     Always,

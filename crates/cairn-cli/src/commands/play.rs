@@ -65,7 +65,8 @@ pub(crate) struct Play {
     #[arg(short, long, value_name = "MODULE")]
     module: Vec<String>,
 
-    /// Only marks whose text, and stacks of which a function, source file or module path, matches
+    /// Only marks whose text matches, and stacks with a matching function, source file or module
+    /// path
     #[arg(long = "match", value_name = "REGEX")]
     pattern: Option<Regex>,
 

@@ -26,7 +26,7 @@ pub(crate) fn running_processes() -> Vec<RunningProcess> {
     processes
 }
 
-/// Reads what `/proc` says about a process; nothing when it has ended.
+/// Reads the status of a process from `/proc`; `None` if it has ended.
 fn running_process(pid: u32) -> Option<RunningProcess> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;

@@ -32,8 +32,8 @@ use print::ReportPrinter;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportCommand {
-    /// A recording, a core file or minidump, a file of heaptrack, pprof, the Firefox Profiler or
-    /// call-stack-tracker; - for standard input
+    /// A recording, core file, minidump or file of another tool; - for standard input. Other tools
+    /// are heaptrack, pprof, the Firefox Profiler and call-stack-tracker
     file: PathBuf,
 
     /// Show only this view
@@ -58,7 +58,8 @@ pub(crate) struct ReportCommand {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: ReportFormat,
 
-    /// Print one JSON object; docs/book/reference/json.md describes its fields. Short for --format json
+    /// Print one JSON object; docs/book/reference/json.md describes its fields. Short for --format
+    /// json
     #[arg(long, conflicts_with = "format")]
     json: bool,
 
@@ -66,7 +67,7 @@ pub(crate) struct ReportCommand {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "json", "output"])]
     html: Option<PathBuf>,
 
-    /// Check all events of a recording that has a summary, whatever its size; without it, up to 64
+    /// Check all events of a recording that has a summary, whatever its size. Without it, up to 64
     /// MiB of them
     #[arg(long)]
     check: bool,
@@ -262,7 +263,7 @@ impl ReportCommand {
         }
         match self.by {
             None => {
-                // Of a file without bytes or without frees, most sections would be empty.
+                // Most sections of a file without bytes or without frees would be empty.
                 let only = Some(source.usual_cost(TimeSpan::ALL)).filter(|&cost| cost != Cost::Peak);
                 printer.whole_picture(self.cost.map(CostName::cost).or(only))?;
             }

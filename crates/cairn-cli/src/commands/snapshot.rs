@@ -38,8 +38,8 @@ pub(crate) struct Snapshot {
     #[arg(long)]
     json: bool,
 
-    /// Also write the snapshot to this file, as a recording that `cairn play` reads; - for standard
-    /// output, without the text
+    /// Also write the snapshot to this file, as a recording that `cairn play` reads. Use - for
+    /// standard output, without the text
     #[arg(short, long, value_name = "FILE", alias = "record")]
     output: Option<PathBuf>,
 

@@ -10,7 +10,7 @@ use clap::Args;
 use super::index_later::{CacheOptions, Search};
 use crate::output::{complain, max_unpacked_bytes, printable};
 
-/// Whether addresses are named, and where their symbols are.
+/// Options that name addresses and locate their symbols.
 #[derive(Args)]
 #[command(next_help_heading = "Symbols")]
 pub(crate) struct SymbolOptions {
@@ -22,7 +22,7 @@ pub(crate) struct SymbolOptions {
     no_symbols: bool,
 }
 
-/// Where symbols are.
+/// Locations of symbols.
 #[derive(Args)]
 #[command(next_help_heading = "Symbols")]
 pub(crate) struct SymbolSearch {
@@ -44,12 +44,11 @@ pub(crate) struct SymbolSearch {
     #[arg(long, value_name = "FROM=TO", value_parser = parse_map, alias = "map")]
     map_path: Vec<(PathBuf, PathBuf)>,
 
-    /// Also use files of another build than the recorded one, and recorded paths without a build
-    /// id; names may be wrong
+    /// Also use files of other builds, and recorded paths without a build id; names may be wrong
     #[arg(long)]
     allow_mismatch: bool,
 
-    /// Download missing files from the servers in DEBUGINFOD_URLS, if this cairn was built with the
+    /// Download missing files from the servers in DEBUGINFOD_URLS. Needs a cairn built with the
     /// feature debuginfod [default]
     #[arg(long, overrides_with = "no_debuginfod")]
     debuginfod: bool,
@@ -137,8 +136,9 @@ impl SymbolOptions {
         self.search.sysroot.as_deref()
     }
 
-    /// Returns the options of a symbolizer for recordings and images, which may be untrusted and
-    /// name any file of this machine.
+    /// Returns the options of a symbolizer for recordings and images.
+    ///
+    /// These may be untrusted and name any file of this machine.
     pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
         self.search.symbolizer().only_checked_paths(true)
     }
@@ -155,8 +155,9 @@ impl SymbolOptions {
     }
 }
 
-/// Reports for each module once why its frames have no names, and which files were not used or are
-/// of another build.
+/// Reports once per module why frames have no names and which files were not used.
+///
+/// Also reports used files of another build.
 pub(crate) fn complain_about_modules(names: &Names) {
     for (key, report) in names.reports() {
         let module = file_name_of(&key.path);
@@ -187,7 +188,9 @@ pub(crate) fn complain_about_modules(names: &Names) {
     }
 }
 
-/// Returns advice on missing names: most functions of these modules have none, because their debug files are not here.
+/// Advises on missing names if most functions of a module have none.
+///
+/// The reason is that the debug files of these modules are not on this machine.
 pub(crate) fn advice_on_names(names: &heap::Names<'_>) -> Option<String> {
     /// Modules that the advice names; 3, because the line has to stay short.
     const MOST_NAMED: usize = 3;

@@ -143,7 +143,7 @@ llvm-symbolizer, numbers without 0x are decimal.
 Exit codes: 0 all addresses were named; 1 a file could not be read; 2 the arguments are invalid;
 3 some addresses are unknown. In the styles of other tools, unknown addresses end with 0.";
 
-/// Whose output to print.
+/// Selects the tool whose output format is printed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Style {
     /// A line for each frame, or the reason why it has no name
@@ -175,8 +175,10 @@ struct Shape {
     basenames: bool,
 }
 
-/// Returns the arguments of `cairn symbolize` if the program is called `addr2line` or
-/// `llvm-symbolizer`, with a target in front or a version behind; else the arguments themselves.
+/// Rewrites the arguments if the program is called `addr2line` or `llvm-symbolizer`.
+///
+/// The name may have a target in front or a version behind. The result is then a call of `cairn
+/// symbolize` in that tool's style, else the arguments are unchanged.
 pub(crate) fn by_name(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let Some(name) = arguments.next() else { return Vec::new() };
     let stem = Path::new(&name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -318,8 +320,9 @@ impl Session {
         Ok(Self { style, files, exe, _input: input, section, relative, kind, adjust, failed: false })
     }
 
-    /// Answers all lines that are available, then waits for more: a single question is answered at
-    /// once, a thousand questions are answered together.
+    /// Answers all lines that are available, then waits for more.
+    ///
+    /// A single question is answered at once, and a thousand questions are answered together.
     fn answer_lines(&mut self, printer: &mut AnswerPrinter) -> io::Result<()> {
         let mut lines = LineReader::new(io::stdin().lock());
         let mut questions = Vec::new();

@@ -32,8 +32,10 @@ pub(crate) struct Listed {
     pub(crate) bytes: u64,
 }
 
-/// Resolves `text`: digits are a PID, unless they are written as a path (`./4711`); all else is a
-/// file or a directory.
+/// Resolves `text` to a process, a file or a directory.
+///
+/// Digits are a PID, unless they are written as a path (`./4711`); all else is a file or a
+/// directory.
 ///
 /// # Errors
 ///
@@ -51,8 +53,9 @@ pub(crate) fn resolve(text: &OsStr) -> io::Result<Target> {
     if facts.is_dir() { list(path) } else { Ok(Target::File(path.to_owned())) }
 }
 
-/// Lists the recordings in a directory; a recording that is being drained appears under the name of
-/// its spool.
+/// Lists the recordings in a directory.
+///
+/// A recording that is being drained appears under the name of its spool.
 fn list(directory: &Path) -> io::Result<Target> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
     let mut found = Vec::new();

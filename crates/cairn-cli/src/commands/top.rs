@@ -39,8 +39,8 @@ use watch::{News, Watch};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
-    /// The process, or a file: a recording, a core file, a file of another tool; a directory with
-    /// one recording in it; - for standard input
+    /// The process, a recording, core file or file of another tool; - for standard input. Also a
+    /// directory with one recording in it
     #[arg(value_name = "PID|FILE")]
     target: OsString,
 
@@ -84,7 +84,7 @@ pub(crate) struct Top {
     input: HeapInput,
 }
 
-/// A cost of which there is a column.
+/// A cost that has a column.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RowCost {
     /// Bytes that are alive

@@ -24,8 +24,8 @@ use crate::output::{Outcome, complain};
 #[derive(Args)]
 #[command(name = "view", after_help = EXAMPLES)]
 pub(crate) struct ViewCommand {
-    /// A recording, a core file or a file of another tool; two of them to compare; a directory with
-    /// recordings; the id of a process that is recorded; - for standard input
+    /// A recording, core file or file of another tool; two to compare; - for standard input. Also a
+    /// directory with recordings, or the PID of a recorded process
     #[arg(required = true, value_name = "FILE|DIR|PID")]
     what: Vec<PathBuf>,
 
@@ -49,7 +49,7 @@ pub(crate) struct ViewCommand {
     #[arg(long)]
     ipv6: bool,
 
-    /// Show source files below this directory; with FROM=TO, recorded names below FROM are searched
+    /// Show source files below this directory. With FROM=TO, recorded names below FROM are searched
     /// for in TO. May be repeated; without it no file is shown
     #[arg(long, value_name = "DIR|FROM=TO")]
     source: Vec<PathBuf>,
@@ -103,7 +103,7 @@ impl ViewCommand {
             writeln!(output, "{url}")?;
             output.flush()?;
         }
-        complain(&"this address shows the page, to whoever has it; Ctrl-C ends it");
+        complain(&"this address shows the page to everyone who knows it; Ctrl-C ends it");
         // The browser reads a file that has to exist until the end.
         let _opened = (!self.no_open).then(|| browser::open(&url)).and_then(|opened| match opened {
             Ok(opened) => Some(opened),

@@ -41,7 +41,7 @@ try {
   press("Escape");
   check("Escape goes back", document.querySelector("#flames g.found") === null);
   narrow.dispatchEvent(new MouseEvent("mouseenter"));
-  check("a frame under the pointer is told", document.getElementById("told").textContent.includes(name(narrow)));
+  check("a frame under the pointer is described", document.getElementById("told").textContent.includes(name(narrow)));
 } catch (error) {
   told_of.push("FAILED: " + error);
 }

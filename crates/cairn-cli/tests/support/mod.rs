@@ -25,7 +25,7 @@ pub(crate) fn scratch(test: &str) -> PathBuf {
     directory
 }
 
-/// Where that directory is.
+/// Returns the path of that directory.
 #[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) fn scratch_place(test: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("heap").join(test)
@@ -49,7 +49,7 @@ pub(crate) fn compile(directory: &Path, source: &str, name: &str, flags: &[&str]
 
 /// Writes a script, or copies a program, that is to be run. Another process does that: while this
 /// one has a file open to write to it, each child that another test starts has it as well for a
-/// moment, and the kernel runs no file that somebody may write to.
+/// moment, and the kernel runs no file that is open for writing.
 #[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) fn executable(path: &Path, from: &Executable<'_>) {
     let mut command = Command::new("sh");
@@ -64,14 +64,14 @@ pub(crate) fn executable(path: &Path, from: &Executable<'_>) {
     assert!(command.status().unwrap().success());
 }
 
-/// What is in it.
+/// The content of an executable.
 #[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) enum Executable<'a> {
     Script(&'a str),
     Copy(&'a Path),
 }
 
-/// Waits for what has to come; only what never comes takes so long, however busy the machine is.
+/// Waits until `found` returns a value; the limit is long enough for a busy machine.
 #[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     const PATIENCE: Duration = Duration::from_secs(300);
@@ -109,7 +109,7 @@ pub(crate) fn run(command: &mut Command) -> Output {
     waiter.join().unwrap()
 }
 
-/// What a program shows of itself.
+/// The visible results of a program: its output, errors and exit status.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Shown {
     pub(crate) status: Option<i32>,
@@ -130,7 +130,7 @@ impl From<Output> for Shown {
     }
 }
 
-/// Runs `program` plain and recorded: it must show the same. What is recorded lies in `directory`.
+/// Runs `program` plain and recorded: both must show the same. The recording lies in `directory`.
 pub(crate) fn same_as_plain(directory: &Path, program: &Path, arguments: &[&str]) -> Shown {
     same_as_plain_with(directory, program.as_os_str(), arguments, &[])
 }
@@ -168,7 +168,7 @@ pub(crate) fn recording(directory: &Path) -> Recording {
     all.remove(0)
 }
 
-/// What was recorded of blocks of one size.
+/// Recorded counts of blocks of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Count {
     pub(crate) made: u64,
@@ -246,8 +246,9 @@ impl Recording {
         }
     }
 
-    /// Each thread's blocks by their sequence; frees find their allocations by the rule of
-    /// `cairn_format::recording`.
+    /// Reads each thread's blocks by their sequence.
+    ///
+    /// Frees find their allocations by the rule of `cairn_format::recording`.
     fn read_spool(path: &Path, header: &FileHeader, file: &[u8]) -> Self {
         let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
         let mut recording = Self {
@@ -300,7 +301,7 @@ impl Recording {
         }
         remote.sort_unstable();
         for (address, ticket) in remote {
-            // Of those that were there by then and are not free, the latest; none for a block older
+            // The latest of the blocks allocated by then and not yet freed; none for a block older
             // than the recording.
             let candidates = allocations.entry(address).or_default().iter_mut();
             let found =

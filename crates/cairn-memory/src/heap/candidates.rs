@@ -41,8 +41,9 @@ struct Filter<const WANTED: usize> {
 }
 
 impl<const WANTED: usize> Filter<WANTED> {
-    /// Creates a filter; `wanted` are the values at even and odd positions, as little-endian loads
-    /// see them.
+    /// Creates a filter.
+    ///
+    /// `wanted` are the values at even and odd positions, as little-endian loads see them.
     fn new(mask: [u32; 2], wanted: [[u32; 2]; WANTED]) -> Self {
         let twice = |[even, odd]: [u32; 2]| [even, odd, even, odd];
         Self { mask: twice(mask), wanted: wanted.map(|[even, odd]| twice([even & mask[0], odd & mask[1]])) }

@@ -4,8 +4,10 @@ use super::annotated::{guard_damage, near};
 use super::{Annotated, Block, BlockLayout, NearPlace};
 use crate::image::Image;
 
-/// Maximum bytes between a block and a header that a write past its end destroyed; 256, which
-/// covers the allocator's own header and alignment padding.
+/// Maximum bytes between a block and a destroyed header after it; 256.
+///
+/// This covers the allocator's own header and alignment padding when a write past the block's end
+/// destroyed the header.
 const MAX_GAP_BYTES: u64 = 256;
 
 /// A state that no correct program produces.

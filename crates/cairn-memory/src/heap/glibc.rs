@@ -27,7 +27,7 @@ const BINS: u64 = 127;
 const FAST_BINS: u64 = 10;
 /// Minimum empty bins of an arena; 32 of 127, because heaps of any size leave most empty.
 const LEAST_EMPTY_BINS: u64 = 32;
-/// Maximum candidates per range that are verified; 4096, because memory full of self-references is
+/// Maximum verified candidates per range; 4096, because memory full of self-references is
 /// malicious.
 const MAX_TRIES: usize = 4096;
 /// Maximum arenas; 4096. A longer list is a cycle.

@@ -207,8 +207,9 @@ impl Image {
     }
 }
 
-/// Cuts a range below the last 64 KiB of the 64-bit address space, which no system uses, so that
-/// adding a header or a page to an image's address cannot overflow.
+/// Cuts a range below the last 64 KiB of the 64-bit address space, which no system uses.
+///
+/// Adding a header or a page to an image's address then cannot overflow.
 fn below_the_end(range: AddressRange) -> AddressRange {
     const END: AbsoluteAddress = AbsoluteAddress::new(u64::MAX << 16);
     AddressRange::new(range.start.min(END), range.end.min(END))

@@ -39,7 +39,8 @@ impl FileBytes {
         // SAFETY: the mapping is private and read-only, `Mmap` unmaps it only when dropped, and the
         // length comes from this descriptor, so the slice covers mapped pages. If another process
         // truncates the file, a read raises `SIGBUS` instead of returning wrong memory. Concurrent
-        // writes may change bytes between reads, so no reader relies on reading the same value twice.
+        // writes may change bytes between reads, so no reader relies on reading the same value
+        // twice.
         let map = unsafe { Mmap::map(&file) }?;
         Ok(Self::Mapped { map, file })
     }
@@ -70,8 +71,9 @@ impl FileBytes {
         found
     }
 
-    /// Releases the pages of a range, so that a pass over a large image does not fill this
-    /// process's memory.
+    /// Releases the pages of a range.
+    ///
+    /// A pass over a large image then does not fill this process's memory.
     pub(super) fn done_with(&self, range: Range<usize>) {
         const PAGE: usize = 4096;
         let Self::Mapped { map, .. } = self else { return };

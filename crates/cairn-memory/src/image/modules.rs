@@ -41,8 +41,9 @@ pub struct ImageModule {
     pub build_id: Vec<u8>,
     /// The state of the file on disk.
     pub file: FileState,
-    /// False if the image has neither build id nor ELF header: any build of the file may have run,
-    /// so its function names are unknown.
+    /// False if the image has neither build id nor ELF header.
+    ///
+    /// Any build of the file may have run, so its function names are unknown.
     pub is_identified: bool,
 }
 
@@ -242,8 +243,9 @@ fn path_below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Finds a library by build id in the loader's directories, for images that have only its name:
-/// Crashpad records a library's soname.
+/// Finds a library by build id in the loader's directories.
+///
+/// Needed for images that have only its name: Crashpad records a library's soname.
 fn library_of_build(
     name: &Path,
     build_id: &[u8],

@@ -18,8 +18,7 @@ pub(super) enum Packed {
 
 /// Bytes per read.
 const PIECE: usize = 1 << 16;
-/// Minimum run of zeros that becomes a hole; 4096, a page of most machines and a block of most file
-/// systems.
+/// Minimum run of zeros that becomes a hole; 4096, the page and file-block size of most systems.
 const HOLE: usize = 1 << 12;
 static ZEROS: [u8; HOLE] = [0; HOLE];
 
@@ -173,7 +172,7 @@ mod tests {
         };
         let [whole, data] = limits(727 << 10);
         assert!(whole < 20 << 30 && data <= 1 << 30);
-        // A core of 64 GiB, of which a fortieth is nonzero and shrinks to a sixth.
+        // A core of 64 GiB; a fortieth of it is nonzero and shrinks to a sixth.
         let [whole, data] = limits((64 << 30) / 40 / 6);
         assert!(whole > 64 << 30 && data > (64 << 30) / 40);
     }

@@ -65,8 +65,9 @@ pub struct Thread {
 pub enum NoRegisters {
     /// When the thread has ended but its process continues.
     Ended,
-    /// When the thread did not stop within two seconds: it waits in the kernel for a device, or for
-    /// the child of a `vfork`.
+    /// When the thread did not stop within two seconds.
+    ///
+    /// It waits in the kernel for a device, or for the child of a `vfork`.
     DidNotStop,
     /// When the kernel refused, with this error number.
     Refused(i32),

@@ -64,8 +64,10 @@ impl LoadedModule {
         StatedAddress::new(address.value().wrapping_sub(self.headers.bias))
     }
 
-    /// Returns the file below `root`, if it is the loaded one: with the same build id or, without
-    /// one, the same inode. A replaced file would give the names of other functions.
+    /// Returns the file below `root`, if it is the loaded one.
+    ///
+    /// It has the same build id or, without one, the same inode. A replaced file would give the
+    /// names of other functions.
     #[must_use]
     pub fn file_below(&self, root: &Path) -> Option<PathBuf> {
         let name = self.name.strip_prefix(b"/")?;
@@ -226,9 +228,10 @@ impl ModuleMap {
         module.file_below(self.root.as_deref()?)
     }
 
-    /// Returns a mask of the bits that user-space addresses of this process can have: none is above
-    /// the highest mapping, which the kernel places near the top. Higher bits of a return address
-    /// are a signature.
+    /// Returns a mask of the bits that user-space addresses of this process can have.
+    ///
+    /// No address is above the highest mapping, which the kernel places near the top. Higher bits
+    /// of a return address are a signature.
     #[must_use]
     pub fn address_mask(&self) -> u64 {
         let is_user = |mapping: &&Mapping| mapping.range.end.value() >> 55 == 0;

@@ -76,8 +76,9 @@ const WAITS: [c_long; 18] = [
     libc::SYS_write,
 ];
 
-/// Restarts a blocking system call that only the stop interrupted, in a stopped thread without a
-/// pending signal.
+/// Restarts a blocking system call that only the stop interrupted.
+///
+/// The thread must be stopped and without a pending signal.
 ///
 /// Sets the code with which the kernel restarts its other blocking calls: call again, or return
 /// `EINTR` if a signal handler runs first. The timeout of such a call starts again.

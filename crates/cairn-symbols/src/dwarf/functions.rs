@@ -314,8 +314,10 @@ struct Scratch {
     pieces: Vec<InlinedPiece>,
 }
 
-/// Overlays the ranges of all inlined calls: the last call in the file that covers an address is
-/// the innermost, because later entries refine earlier ones.
+/// Overlays the ranges of all inlined calls.
+///
+/// The last call in the file that covers an address is the innermost, because later entries refine
+/// earlier ones.
 fn pieces(scratch: &mut Scratch) -> Box<[InlinedPiece]> {
     let Scratch { ranges, cuts, open, pieces } = scratch;
     ranges.sort_unstable_by_key(|range| range.begin);
@@ -341,8 +343,9 @@ fn pieces(scratch: &mut Scratch) -> Box<[InlinedPiece]> {
     pieces.as_slice().into()
 }
 
-/// Reads the wanted attributes of an entry, and skips the others without parsing their values: four
-/// of a function's fifteen to twenty attributes matter.
+/// Reads the wanted attributes of an entry, and skips the others without parsing their values.
+///
+/// Four of a function's fifteen to twenty attributes matter.
 #[inline]
 fn read_attributes<'a>(
     entries: &mut gimli::EntriesRaw<'_, Reader<'a>>,
@@ -491,8 +494,9 @@ impl CodeAttributes {
     }
 }
 
-/// The attributes that name an entry: the linkage name is preferred, then the plain name, then a
-/// reference to another entry.
+/// The attributes that name an entry, in order of preference.
+///
+/// They are the linkage name, the plain name, and a reference to another entry.
 #[derive(Default)]
 struct NameAttributes<'a> {
     linkage: Option<AttributeValue<Reader<'a>>>,

@@ -155,9 +155,11 @@ impl<'a> Directory<'a> {
         Ok(directory)
     }
 
-    /// Adds the address ranges of a unit, from the first of these sources that has any: its own
-    /// list of ranges, `.debug_aranges`, its first and last address, its lines. `.debug_aranges`
-    /// precedes first and last address because those can span code of other units.
+    /// Adds the address ranges of a unit, from the first source that has any.
+    ///
+    /// The sources are its own list of ranges, `.debug_aranges`, its first and last address, and
+    /// its lines. `.debug_aranges` precedes first and last address because those can span code of
+    /// other units.
     fn add_ranges(
         &mut self,
         dwarf: &Dwarf<'a>,

@@ -36,8 +36,9 @@ fn section<'data>(object: &object::File<'data>) -> Option<&'data [u8]> {
     object.section_by_name(".gnu_debugdata")?.data().ok()
 }
 
-/// Reads the unpacked size from the index of an xz stream: `packed` ends with that index and a
-/// footer with the index's length.
+/// Reads the unpacked size from the index of an xz stream.
+///
+/// `packed` ends with that index and a footer with the index's length.
 fn claimed_bytes(packed: &[u8]) -> Option<u64> {
     const FOOTER_BYTES: usize = 12;
     // Padding in multiples of four bytes may follow.

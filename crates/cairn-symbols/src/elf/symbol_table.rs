@@ -156,8 +156,10 @@ const EXECUTABLE: u64 = 4;
 /// Maximum labels inside one function that the search steps over; 16.
 const MAX_NESTED: usize = 16;
 
-/// Ranks a symbol, best first: functions before labels, global before weak before local names,
-/// sized before sizeless symbols.
+/// Ranks a symbol, best first.
+///
+/// Functions precede labels, global precede weak and weak precede local names, sized precede
+/// sizeless symbols.
 fn rank<'data>(symbol: &impl ObjectSymbol<'data>) -> u8 {
     const GLOBAL: u8 = 1;
     const WEAK: u8 = 2;

@@ -14,8 +14,9 @@ pub(crate) struct Cache {
     pub(crate) limit_bytes: u64,
 }
 
-/// Identifies the files of an index: by build id and size, or, without a build id, by path and
-/// modification time.
+/// Identifies the files of an index.
+///
+/// Uses build id and size or, without a build id, path and modification time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "indexes are stored on Linux only"))]

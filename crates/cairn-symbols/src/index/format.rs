@@ -183,8 +183,9 @@ impl Index {
         }
     }
 
-    /// Finds the segment that covers an offset; `Some(None)` if nothing is known, `None` if the
-    /// index is broken.
+    /// Finds the segment that covers an offset.
+    ///
+    /// Returns `Some(None)` if nothing is known, `None` if the index is broken.
     fn segment(&self, offset: u32) -> Option<Option<Segment>> {
         let (mut low, mut high) = (0, self.part(Part::Blocks).len() / 8);
         while low < high {
@@ -295,8 +296,9 @@ impl Index {
         u32_at(self.read(part, at, 4)?, 0)
     }
 
-    /// Returns up to `most` bytes of a part from `at`; `None` past its end, or if a page fails its
-    /// checksum.
+    /// Returns up to `most` bytes of a part from `at`.
+    ///
+    /// Returns `None` past its end, or if a page fails its checksum.
     fn read(&self, part: Part, at: usize, most: usize) -> Option<&[u8]> {
         let rest = self.part(part).get(at..)?;
         let bytes = rest.get(..most).unwrap_or(rest);

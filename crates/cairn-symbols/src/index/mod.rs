@@ -1,7 +1,7 @@
 //! Stores one file's answers on disk and maps them: a second run on a program takes milliseconds.
 //!
-//! `docs/book/reference/symbol-index.md` describes the bytes. An index holds the answers of symbol tables and
-//! debug information for every address, with names as the linker stores them, before any
+//! `docs/book/reference/symbol-index.md` describes the bytes. An index holds the answers of symbol
+//! tables and debug information for every address, with names as the linker stores them, before any
 //! formatting.
 
 mod build;

@@ -59,8 +59,9 @@ struct Public {
     name: Span,
 }
 
-/// Maximum bytes of a function's lines that one query parses; 4 MiB, because real ones reach some
-/// hundred KiB.
+/// Maximum bytes of a function's lines that one query parses; 4 MiB.
+///
+/// Real functions reach a few hundred KiB.
 const MAX_LINES_BYTES: usize = 4 << 20;
 
 impl Breakpad {
@@ -309,8 +310,9 @@ pub(crate) fn read_id(content: &[u8]) -> Option<BuildId> {
 
 const MAX_HEAD_BYTES: usize = 4096;
 
-/// Returns the directory names that a symbol server uses for a build: the id as macOS writes it,
-/// and the first part of a Linux id, taken for a GUID.
+/// Returns the directory names that a symbol server uses for a build.
+///
+/// They are the id as macOS writes it, and the first part of a Linux id, taken for a GUID.
 pub(crate) fn server_ids(build: &BuildId) -> impl Iterator<Item = String> {
     let first = build.bytes().get(..16).map(<[u8]>::to_vec);
     first.into_iter().flat_map(|first| {
@@ -321,8 +323,10 @@ pub(crate) fn server_ids(build: &BuildId) -> impl Iterator<Item = String> {
     })
 }
 
-/// Converts the id of a `MODULE` line to its stored form: for Windows a GUID, whose first three
-/// parts are written as numbers, and an age; for other systems 16 bytes and a zero.
+/// Converts the id of a `MODULE` line to its stored form.
+///
+/// For Windows it is a GUID, whose first three parts are written as numbers, and an age; for other
+/// systems it is 16 bytes and a zero.
 fn debug_id(text: &[u8], is_windows: bool) -> Option<BuildId> {
     let (guid, age) = std::str::from_utf8(text).ok()?.split_at_checked(32)?;
     let mut bytes = BuildId::from_hex(guid)?.bytes().to_vec();

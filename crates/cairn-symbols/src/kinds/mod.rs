@@ -95,8 +95,9 @@ pub(crate) fn open(
         .map_err(|problem| Unknown::Unreadable { path: path.to_owned(), problem: problem.to_string().into() })
 }
 
-/// Reports whether a file without a build id of its own contains this build: a universal file, a
-/// PDB, or Breakpad symbols.
+/// Reports whether a file without a build id of its own contains this build.
+///
+/// Such a file is a universal file, a PDB, or Breakpad symbols.
 pub(crate) fn holds_build(content: &[u8], build: &BuildId) -> bool {
     match kind(Path::new(""), content) {
         Some(FileKind::MachO) => macho::holds_build(content, build),

@@ -149,8 +149,9 @@ fn function_table<'data>(file: &impl Object<'data>) -> Vec<(u32, u32)> {
     functions
 }
 
-/// Searches for the PDB beside the program, at its stated path, and in the debug directories, by
-/// name and in the layout of symbol servers.
+/// Searches for the PDB beside the program, at its stated path, and in the debug directories.
+///
+/// The debug directories are searched by name and in the layout of symbol servers.
 fn find_pdb(program: &Path, stated: &[u8], id: &BuildId, locator: &mut Locator<'_>) -> DebugPdb {
     let stated = String::from_utf8_lossy(stated);
     let name = file_name(&stated);

@@ -175,7 +175,7 @@ fn with_new(path: &Path) -> Option<PathBuf> {
     new.is_file().then_some(new)
 }
 
-/// Whether a program writes it at present.
+/// Reports whether a program writes it at present.
 pub(crate) fn is_growing(path: &Path) -> bool {
     header_of(path).ok().flatten().is_some_and(|header| state_of(path, &header).is_some())
 }

@@ -16,7 +16,7 @@ use crate::columns::MOST;
 use crate::content::{ColumnPlace, Columns, Strings, with_json};
 use crate::shown;
 
-/// Name and version of what a comparison holds.
+/// Name and version of the content of a comparison.
 pub(crate) const COMPARISON_SCHEMA: &str = "cairn.comparison/1";
 
 /// Calls of a comparison, at most.

@@ -190,7 +190,7 @@ impl CachedNames {
     }
 }
 
-/// Notes what an index would have made faster.
+/// Notes the files that an index would have made faster.
 struct Noting {
     names: NotedNames,
     without_index: Arc<Mutex<BTreeSet<PathBuf>>>,
@@ -244,8 +244,9 @@ fn serve(path: &Path, naming: &Naming, queue: &Receiver<Request>) {
     }
 }
 
-/// Answers from a file that no program writes, until its file is another one; gives back the
-/// request that found that.
+/// Answers from a file that no program writes, until another file replaces it.
+///
+/// Returns the request that found the replacement.
 fn answer_from_file(
     path: &Path,
     naming: &Naming,
@@ -493,8 +494,9 @@ pub(crate) fn scope(
     Ok((scope, words))
 }
 
-/// The names of the threads that a page shows by this name or number: a page shows no character
-/// that moves others.
+/// Returns the names of the threads that a page shows by this name or number.
+///
+/// A page shows no character that moves others.
 fn threads_shown_as<'t>(threads: &'t [ThreadName], wanted: &'t str) -> impl Iterator<Item = String> + 't {
     let is_wanted = move |name: &&String| shown(name) == wanted;
     let names = threads.iter().flat_map(|thread| std::iter::once(&thread.name).chain(&thread.earlier_names));
@@ -502,8 +504,9 @@ fn threads_shown_as<'t>(threads: &'t [ThreadName], wanted: &'t str) -> impl Iter
     names.filter(is_wanted).cloned().chain(numbers.filter(move |number| *number == wanted))
 }
 
-/// The stacks that go through the calls of these keys, from `main` inwards, and what these calls
-/// are called.
+/// Returns the stacks that go through the calls of these keys, and the names of these calls.
+///
+/// The keys are in order from `main` inwards.
 fn stacks_below(whole: &HeapRead, names: &mut Names<'_>, keys: &[u32]) -> Option<(Vec<bool>, Vec<String>)> {
     let askers = Askers::new(&whole.profile, names);
     let frames = Frames::new(&whole.profile, names, &askers, 0.0, usize::MAX);
@@ -537,8 +540,9 @@ fn stacks_below(whole: &HeapRead, names: &mut Names<'_>, keys: &[u32]) -> Option
     Some((below, path))
 }
 
-/// The key of a function in an address, in all versions of a recording: the page computes the same
-/// from the same texts.
+/// Hashes a function to the key that addresses use, in all versions of a recording.
+///
+/// The page computes the same from the same texts.
 pub(crate) fn key(name: &str, module_path: &str) -> u32 {
     let text = [shown(name), "\0".into(), shown(module_path)];
     let units = text.iter().flat_map(|part| part.encode_utf16());

@@ -1,11 +1,11 @@
 //! Access control: lets in one browser, on this machine, that was given the address.
 //!
 //! A page that is open in the same browser may send requests here as well, and a name that its
-//! owner points to this machine later (DNS rebinding) makes them look like our own. So three things
-//! are looked at before anything else, each of which would do alone against such a page: the `Host`
-//! is the address that is listened to, letter by letter; what the browser says of the request's
-//! origin is ours; and the token is there, which no one else has. Answers carry no permission for
-//! other origins, ever.
+//! owner points to this machine later (DNS rebinding) makes them resemble our own. So three checks
+//! precede everything else, and each would suffice alone against such a page: the `Host` is the
+//! address that is listened to, letter by letter; the browser's statement of the request's origin
+//! is ours; and the token is there, which no one else has. Answers carry no permission for other
+//! origins, ever.
 //!
 //! The token is in the path of the address that is opened (`/TOKEN/`) or in the header
 //! `X-Cairn-Token`. It is no cookie: those are sent to every port of a host.
@@ -49,7 +49,7 @@ pub(crate) enum Refusal {
 }
 
 impl Door {
-    /// A door with a new token, for what listens at this address.
+    /// Creates a door with a new token, for the server that listens at this address.
     pub(crate) fn new(address: SocketAddr) -> io::Result<Self> {
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes)
@@ -68,7 +68,7 @@ impl Door {
         format!("{}/{}/", self.origin, self.token)
     }
 
-    /// The path of what is asked for, without the token.
+    /// The requested path, without the token.
     pub(crate) fn admit<'a>(&self, request: &'a Parts) -> Result<&'a str, Refusal> {
         self.check_host(request)?;
         self.check_origin(request)?;
@@ -105,8 +105,8 @@ impl Door {
         let is_ours = all(ORIGIN, &|origin| origin == self.origin.as_bytes());
         // `none` is an address that was typed, or opened by another program.
         let is_near = all(SEC_FETCH_SITE, &|site| matches!(site, b"same-origin" | b"none"));
-        // A link leads here from anywhere: what it opens is a page of its own, of which the page
-        // with the link sees nothing.
+        // A link leads here from anywhere: it opens a page of its own, and the page with the link
+        // sees nothing of it.
         let is_link = request.method == Method::GET
             && request.headers.contains_key(SEC_FETCH_MODE)
             && all(SEC_FETCH_MODE, &|mode| mode == b"navigate")

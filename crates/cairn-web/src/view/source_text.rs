@@ -42,7 +42,7 @@ impl SourceRoot {
         Ok(Self { directory: resolved, recorded: recorded.map(Path::to_owned) })
     }
 
-    /// Where the file of a recorded name may be, the surest place first.
+    /// Lists the possible paths of a recorded name, the most likely first.
     fn places(&self, name: &Path) -> Vec<PathBuf> {
         if let Some(recorded) = &self.recorded {
             return name.strip_prefix(recorded).map(|rest| self.directory.join(rest)).into_iter().collect();
@@ -67,7 +67,7 @@ impl SourceRoot {
 /// The text of a file.
 #[derive(Debug, Serialize)]
 pub(crate) struct SourceText {
-    /// Where it was found.
+    /// Path of the file that was found.
     pub(crate) path: String,
     pub(crate) text: String,
     /// It is longer than what is shown.

@@ -16,8 +16,9 @@ const MOST_TEXT: usize = 2000;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct InvalidRequest(pub(crate) String);
 
-/// The parts of a path between its slashes, each with its percent signs resolved: a name of a file
-/// may hold a slash then, which is looked up in a list and opened nowhere.
+/// Splits a path at its slashes and resolves the percent signs of each part.
+///
+/// A name of a file may then contain a slash; it is looked up in a list and opened nowhere.
 pub(crate) fn decoded_parts(path: &str) -> Result<Vec<String>, InvalidRequest> {
     path.trim_start_matches('/').split('/').map(|part| decoded(part, false)).collect()
 }

@@ -85,7 +85,7 @@ async function choose(page, metric) {
 const tests = {
   async 'the summary and the table tell what the recording holds'(page) {
     const summary = await text(page, '#summary');
-    // 400 texts of which 50 stay, 400 each of 200, 48 and 16 bytes that stay, and one of 10,000 at the peak.
+    // 400 texts, and 50 of them stay; 400 each of 200, 48 and 16 bytes that stay, and one of 10,000 at the peak.
     const stays = 50 * 4096 + 400 * (200 + 48 + 16);
     assert.match(summary, new RegExp(`Peak${((stays + 10_000) / 1024).toFixed(0)} KiB1,251 blocks`));
     assert.match(summary, new RegExp(`Leaked${(stays / 1024).toFixed(0)} KiB1,250 blocks`));
@@ -207,7 +207,7 @@ const tests = {
     assert.equal(levels[1].length, 2);
   },
 
-  async 'what is typed is searched, and its share is told'(page) {
+  async 'what is typed is searched, and its share is shown'(page) {
     await page.keyboard.press('/');
     await page.keyboard.type('PARSE');
     await settle(page);
@@ -308,7 +308,7 @@ async function hostile() {
   await choose(page, 'count');
   const names = (await functions(page)).map((row) => row[2]);
   for (const name of ['<img src=x onerror="globalThis.broken=1">', '</script><script>globalThis.broken=1</script>', 'two\\nlines\\r\\nand\\ttabs', '__proto__']) {
-    assert.ok(names.includes(name), `${name} stands there as text; there are ${names.join(' | ')}`);
+    assert.ok(names.includes(name), `${name} is there as text; there are ${names.join(' | ')}`);
   }
   await page.click('#marks-box summary');
   assert.match(await text(page, '#marks'), /<img src=x onerror/);
@@ -328,7 +328,7 @@ async function hostile() {
     document.body.append(made);
   });
   await settle(page);
-  assert.equal(await page.evaluate(() => globalThis.broken), undefined, 'the policy stands behind it');
+  assert.equal(await page.evaluate(() => globalThis.broken), undefined, 'the policy blocks it as well');
   await page.close();
   // An address from a stranger.
   for (const hash of ['#zoom=1.2.3.999999&range=5-2&tab=constructor&metric=__proto__', '#range=0-99999999&sort=<img>&theme=<b>', `#zoom=${'1.'.repeat(20000)}`, '#search=%']) {
@@ -482,7 +482,7 @@ if (switches.includes('--times')) {
     });
   }
   await run('names of a hostile author are text everywhere', hostile);
-  await run('what was left out is told, and no sum misses it', pruned);
+  await run('what was left out is shown, and no sum misses it', pruned);
   await run('what a file of another tool does not tell is said', imported);
   if (!switches.includes('--no-screens')) await run('nothing sticks out at 360, 1280 and 3840 pixels', screens);
 }

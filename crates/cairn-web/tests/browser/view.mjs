@@ -82,7 +82,7 @@ async function open(url, { width = 1280, height = 900, scheme = 'light' } = {}) 
   page.complaints = [];
   page.on('pageerror', (error) => page.complaints.push(`error: ${error.message}`));
   page.on('console', (message) => {
-    // Told by the browser of each answer that is no success; which of them are expected, the tests say.
+    // The browser reports each answer that is no success; the tests state which of them are expected.
     if (!page.expected?.test(message.text())) page.complaints.push(`console: ${message.text()}`);
   });
   const { origin } = new URL(url);
@@ -344,7 +344,7 @@ const tests = {
     await answered(page);
     await check(page, 'compared');
     assert.ok((await names(page, '#growth-table')).includes(EVIL));
-    // The policy stands behind it.
+    // The policy blocks it as well.
     await page.evaluate(() => {
       const made = document.createElement('div');
       made.innerHTML = '<img src="x:" onerror="globalThis.broken=2">';
@@ -439,7 +439,7 @@ async function live() {
   assert.equal(await allocations(), stood);
   await page.click('#live');
   await until('it goes on', async () => (await allocations()) > stood);
-  // The program is told to stop, and to go on.
+  // The page stops the program, and continues it.
   await page.click('#record-stop');
   await until('it stopped', async () => /stopped/.test(await text(page, '#live-state')));
   await wait(1500);
@@ -518,7 +518,7 @@ async function run(name, test) {
 
 try {
   for (const [name, test] of Object.entries(tests)) await run(name, test);
-  await run('a program that runs is followed, and told what to do', live);
+  await run('a program that runs is followed and controlled', live);
   await run('a page whose server has ended stays as it is', ends);
   await run('nothing sticks out at 360, 1280 and 3840 pixels', screen);
 } finally {

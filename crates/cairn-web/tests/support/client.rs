@@ -6,13 +6,13 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Where a server is, and its token.
+/// Address and token of a server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) token: String,
 }
 
-/// What came back.
+/// Status, headers and body of an answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,

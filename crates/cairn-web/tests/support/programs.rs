@@ -1,4 +1,5 @@
-//! Programs that never ran, for pages to be made of: an ordinary one, one of a hostile author, and a large one.
+//! Programs that never ran, for test pages: an ordinary one, one of a hostile author, and a large
+//! one.
 
 #![allow(dead_code, reason = "each user of this file needs a part of it")]
 
@@ -17,7 +18,9 @@ use spool::{Program, START};
 const BASE: u64 = 0x5555_0000_0000;
 const STEP: u64 = 0x100;
 
-/// A recording, and the names of its addresses: the address of index `i` is that many [`STEP`]s into its module.
+/// A recording, and the names of its addresses.
+///
+/// The address of index `i` is that many [`STEP`]s into its module.
 pub(crate) struct Made {
     pub(crate) bytes: Vec<u8>,
     pub(crate) heap: HeapRecording,
@@ -117,9 +120,10 @@ impl Author {
     }
 }
 
-/// Loads 400 documents, of which it keeps every eighth, and works on them in a second thread; 4 seconds.
+/// Loads 400 documents, keeps every eighth, and works on them in a second thread; 4 seconds.
 ///
-/// `load` allocates in the first half only, `work` in the second half only, so that each half of the time tells them apart.
+/// `load` allocates in the first half only, `work` in the second half only, so that each half of
+/// the time distinguishes them.
 pub(crate) fn ordinary() -> Made {
     let mut author = Author::new(2, &["/usr/bin/program", "/usr/lib/libparse.so.1", "/usr/lib/libwork.so"]);
     author.thread_name(1, b"main");
@@ -206,7 +210,7 @@ pub(crate) fn hostile() -> Made {
     author.finish()
 }
 
-/// A tree of so many calls, of 20,000 functions in 40 modules.
+/// Builds a tree of a given number of calls, of 20,000 functions in 40 modules.
 pub(crate) fn large(calls: u32) -> Made {
     let modules: Vec<String> = (0..40).map(|number| format!("/usr/lib/libpart{number}.so")).collect();
     let paths: Vec<&str> = modules.iter().map(String::as_str).collect();

@@ -477,8 +477,8 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
             ("in use", ChunkState::InUse),
             ("in use, mapped", ChunkState::Mapped),
             ("free", ChunkState::Free),
-            ("kept by threads", ChunkState::ThreadCache),
-            ("kept, small", ChunkState::FastBin),
+            ("in thread caches", ChunkState::ThreadCache),
+            ("in fast bins", ChunkState::FastBin),
         ];
         for (name, wanted) in rows {
             let (chunks, sum) = heap.sum(|state| state == wanted);
@@ -535,8 +535,8 @@ pub(super) const fn state_name(state: ChunkState) -> &'static str {
     match state {
         ChunkState::InUse => "in use",
         ChunkState::Mapped => "in use, a mapping of its own",
-        ChunkState::ThreadCache => "freed, kept by a thread",
-        ChunkState::FastBin => "freed, kept with small ones",
+        ChunkState::ThreadCache => "freed, in a thread cache",
+        ChunkState::FastBin => "freed, in a fast bin",
         ChunkState::Free => "freed",
     }
 }
@@ -618,8 +618,9 @@ impl fmt::Display for DamageText<'_> {
     }
 }
 
-/// Prints blocks like heapprof.py: clusters by all of their callers, the largest first, with names
-/// behind addresses.
+/// Prints blocks like heapprof.py.
+///
+/// Groups them by all of their callers, the largest group first, with names behind the addresses.
 pub(super) fn heapprof(output: &mut impl Write, answers: &Answers, names: &mut Names<'_>) -> io::Result<()> {
     let stacks = answers.annotated.stacks();
     let mut sizes: Vec<Vec<u64>> = vec![Vec::new(); stacks.len()];

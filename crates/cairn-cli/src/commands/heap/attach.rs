@@ -118,7 +118,7 @@ impl HeapCommand {
     }
 }
 
-/// Ends what `--attach` began, possibly from another terminal.
+/// Ends a recording that `--attach` began, possibly from another terminal.
 pub(super) fn detach(process: u32) -> Result<Outcome, Refused> {
     let target = inspect(process)?;
     let Some(library) = target.loaded_library() else {

@@ -16,8 +16,7 @@ use super::live::Usage;
 pub(super) enum Holder {
     /// The process with this PID.
     Process(u32),
-    /// Possibly the process with the announced PID: it is alive, but its mappings cannot be read,
-    /// or do not contain the recording.
+    /// The announced PID is alive, but its mappings are unreadable or do not contain the recording.
     Unsure,
     /// No process: it has ended.
     Nobody,
@@ -45,8 +44,9 @@ pub(super) fn find(announced: u32, path: &Path) -> Holder {
     holders.next().map_or(otherwise, Holder::Process)
 }
 
-/// Lists the live processes that a recorded program has started: their environment names the file
-/// for announcements.
+/// Lists the live processes that a recorded program started.
+///
+/// Their environment names the announcements file.
 pub(super) fn started_with(announcements: &Path) -> impl Iterator<Item = u32> {
     let name = announcements.as_os_str().as_bytes().to_owned();
     let since = Usage::of(std::process::id()).map_or(0, |usage| usage.started);

@@ -152,8 +152,9 @@ impl Recording {
         self.packed.is_none() && !self.is_over && self.seen_as.is_some()
     }
 
-    /// Packs the recording in place of the spool, once; `reason` is how the program ended, if that
-    /// is known.
+    /// Packs the recording in place of the spool, once.
+    ///
+    /// `reason` is how the program ended, if that is known.
     fn finish(&mut self, reason: Option<EndReason>) -> io::Result<()> {
         let packed = self.packed.take().unwrap_or_else(|| self.pack_now(reason));
         self.packed = Some(Ok(()));
@@ -211,8 +212,9 @@ impl Recording {
     }
 }
 
-/// CPU time, in ticks, after which a program is considered loaded: one second, more than nearly all
-/// need.
+/// CPU time after which a program is considered loaded, in ticks; one second.
+///
+/// Nearly all programs need less.
 const TICKS_OF_A_START: u64 = 100;
 
 /// True if a process is past its start, where it opens its recording. That may take seconds on a
@@ -529,8 +531,9 @@ impl Recordings {
     }
 }
 
-/// Returns the executable `ran` if it is not the program of the last recording: it took its place
-/// by `exec` and has no recording.
+/// Returns the executable `ran` if it is not the program of the last recording.
+///
+/// It replaced that program by `exec` and has no recording.
 fn replacement(recording: &cairn_recording::Recording, ran: &Path) -> Option<PathBuf> {
     const DELETED: &[u8] = b" (deleted)";
     let name = |bytes: &'_ [u8]| bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();

@@ -12,13 +12,16 @@ use cairn_recording::Drain;
 
 /// Bit of a present page.
 const PRESENT: u64 = 1 << 63;
-/// And no other process has it: the page of zeros, which is read where nothing was written yet and
-/// is not counted as resident, is never exclusive.
+/// Bit of a page that no other process has.
+///
+/// The page of zeros, which reads return before the first write and which is not counted as
+/// resident, is never exclusive.
 const EXCLUSIVE: u64 = 1 << 56;
 /// How many pages are read at once.
 const STEP_PAGES: u64 = 4096;
-/// Larger pieces are filled from their start: behind [`STEP_PAGES`] of which none is resident,
-/// nothing follows.
+/// Minimum size, in pages, of pieces that are filled from their start.
+///
+/// After [`STEP_PAGES`] pages without a resident one, such a piece contains no more.
 const LARGE_PAGES: u64 = 4 * STEP_PAGES;
 /// The names of the library's files begin so.
 const LIBRARY: &str = "libcairn_preload";

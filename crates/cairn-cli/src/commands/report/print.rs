@@ -388,8 +388,9 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         Ok(())
     }
 
-    /// The callers of a frame, a line each; the middle of a long stack is left out, its outermost
-    /// frame never is.
+    /// Prints the callers of a frame, one a line.
+    ///
+    /// Omits the middle of a long stack, but never its outermost frame.
     fn callers(&mut self, stack: u32, asker: Position, more_stacks: usize) -> io::Result<()> {
         let dim = self.palette.dim;
         let indent = " ".repeat(NUMBERS);
@@ -430,7 +431,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
     fn frame(&mut self, line: LineId, used: usize) -> io::Result<()> {
         let (name, place) = name_and_place(self.questions.names(), line);
         let room = self.width.saturating_sub(used);
-        // Where both cannot be, the name has three quarters.
+        // If both do not fit, the name has three quarters.
         let for_place = place.chars().count().min(room.saturating_sub(name.chars().count()).max(room / 4));
         let name = if self.full { name } else { shortened(&name, room.saturating_sub(for_place)) };
         let place =

@@ -113,8 +113,8 @@ pub(super) enum Numbers {
     Literals,
 }
 
-/// addr2line's way: as many hexadecimal digits as there are, and 0 where there are none. What
-/// follows is passed over.
+/// Parses like addr2line: as many hexadecimal digits as there are, and 0 if there are none. Ignores
+/// the rest of the line.
 pub(super) fn addr2line(text: &str) -> Parsed {
     let text = text.trim_start();
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
@@ -124,10 +124,11 @@ pub(super) fn addr2line(text: &str) -> Parsed {
     Parsed { file: None, build: None, address, is_data: false }
 }
 
-/// llvm-symbolizer's way: `[CODE|DATA] [FILE] ADDRESS`, the file in quotes if it has blanks, or
-/// `BUILDID:` and an id in its place, and only where none was given before. `None` for what has no
-/// answer and is no mistake: empty lines, names of symbols, and `FRAME`, which are not looked up
-/// here.
+/// Parses like llvm-symbolizer: `[CODE|DATA] [FILE] ADDRESS`.
+///
+/// The file is in quotes if it contains blanks. `BUILDID:` and an id may take its place, but only
+/// if no file was given before. Returns `None` for lines without an answer that are no mistake:
+/// empty lines, names of symbols, and `FRAME`, which are not looked up here.
 pub(super) fn line(text: &str, has_file: bool, numbers: Numbers) -> Result<Option<Parsed>, &'static str> {
     let mut rest = text.trim_end_matches(['\n', '\r']);
     if rest.trim().is_empty() {

@@ -179,7 +179,7 @@ impl AnswerPrinter {
                         serde_json::to_writer(&mut text, &answer)?;
                         self.end_of_json(&mut text);
                     }
-                    // Told on standard error already.
+                    // Standard error has reported this already.
                     Style::Cairn | Style::OwnJson => {}
                     _ => self.unknown(&mut text, None, "not an address")?,
                 }

@@ -55,7 +55,7 @@ impl Naming {
         Self { state: RefCell::default(), finder, own }
     }
 
-    /// Asks for what was missed since the last call.
+    /// Requests the names that were missing since the last call.
     pub(super) fn ask(&self) {
         let wanted = std::mem::take(&mut self.state.borrow_mut().wanted);
         if let Some(finder) = self.finder.as_ref().filter(|_| !wanted.is_empty()) {
@@ -94,7 +94,7 @@ impl Naming {
         is_new
     }
 
-    /// Whether names are still to come.
+    /// Reports whether names are still to come.
     pub(super) fn is_waiting(&self) -> bool {
         let state = self.state.borrow();
         self.finder.is_some() && state.known.len() < state.asked.len()

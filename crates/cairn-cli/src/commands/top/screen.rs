@@ -155,8 +155,7 @@ fn head(app: &App, columns: usize) -> Vec<ScreenLine> {
     all
 }
 
-/// A column of numbers: what it is, its heading, its width, and the width of the screen from which
-/// on it is shown.
+/// Columns of numbers: cost, heading, width, and minimum width of the screen that shows them.
 const NUMBERS: [(Column, &str, usize, usize); 6] = [
     (Column::Live, "LIVE", 10, 0),
     (Column::Growth, "GROWTH", 11, 0),
@@ -316,7 +315,7 @@ fn help() -> Vec<ScreenLine> {
 fn foot(app: &App, columns: usize) -> ScreenLine {
     if let Some(Input { text, what }) = &app.input {
         let mut line = ScreenLine::of(format!("{}: ", what.prompt()), Look::Strong);
-        // Of a long text the end is what is being written.
+        // A long text shows its end, because the user types there.
         let room = columns.saturating_sub(line.width() + 1);
         let mut written = text.as_str();
         while written.width() > room {

@@ -172,8 +172,8 @@ pub(super) struct Wish {
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) rows: Vec<Row>,
-    /// The most expensive stack of the row that was chosen, innermost frame first, and how many
-    /// others are in the row.
+    /// Most expensive stack of the chosen row, innermost frame first, and the count of other
+    /// stacks.
     pub(super) stack: Option<(Vec<String>, usize)>,
 }
 
@@ -259,7 +259,7 @@ impl TableSource<'_> {
                 (shown(module).into_owned(), format!("  {}", shown(&path)))
             }
         };
-        // Of the same function the line that asked for most may be another one each time.
+        // The most expensive line of one function may change from one read to the next.
         let key = match group {
             Group::Function | Group::Module => name.clone(),
             Group::Line => format!("{name}{place}"),
@@ -326,7 +326,7 @@ impl TableSource<'_> {
     }
 }
 
-/// Of `  file:line [module]` the module.
+/// Returns the module of a text like `  file:line [module]`.
 fn module_of(place: &str) -> String {
     place.rfind(" [").map_or_else(String::new, |start| format!(" {}", &place[start..]))
 }

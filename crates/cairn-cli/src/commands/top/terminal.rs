@@ -97,11 +97,12 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether the screen is one of its own.
+/// True while the command shows its own screen.
 static IS_ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Leads back to the screen that was there, once: doing it twice would put the cursor into what a
-/// panic has said.
+/// Restores the previous screen, once.
+///
+/// A second time would move the cursor into the message of a panic.
 fn restore() {
     if !IS_ENTERED.swap(false, Ordering::Relaxed) {
         return;
@@ -138,8 +139,9 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Ends the command when the loop does not: whoever waits for keys of a terminal that is gone
-    /// may wait for ever.
+    /// Ends the command if the loop does not.
+    ///
+    /// A read from a terminal that is gone may block for ever.
     fn insist(&self) {
         const PATIENCE: Duration = Duration::from_secs(1);
         loop {

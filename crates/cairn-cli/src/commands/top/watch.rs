@@ -56,7 +56,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks at the recording every `interval`.
+    /// Reads the recording every `interval`.
     pub(super) fn begin(heap: FollowedHeap, interval: Duration) -> Self {
         // A slow receiver gets a later update.
         let (sender, news) = sync_channel(1);

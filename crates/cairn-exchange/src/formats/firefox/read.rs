@@ -32,8 +32,9 @@ const NEWEST_VERSION: u64 = 75;
 const BYTES_PER_BYTE: usize = 4;
 /// Bytes per table entry, in all its forms; an upper bound, so that the budget is valid.
 const ENTRY_BYTES: usize = 192;
-/// Maximum threads; 65536, because large systems run ten thousand, and an empty one takes three
-/// bytes of a file but much more memory.
+/// Maximum threads; 65536, because large systems run ten thousand.
+///
+/// An empty thread takes three bytes of a file but much more memory.
 const MOST_THREADS: usize = 1 << 16;
 /// Maximum time; thirty years. A later one is invalid.
 const MOST_NANOS: f64 = 30.0 * 366.0 * 86_400.0 * 1e9;

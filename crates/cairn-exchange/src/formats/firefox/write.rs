@@ -338,8 +338,9 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A bin of the memory track: merges changes to limit the points, but preserves the maximum between
-/// them.
+/// Bin of the memory track; merges changes to limit the points.
+///
+/// It preserves the maximum between them.
 #[derive(Clone, Copy, Default)]
 struct Track {
     step_nanos: u64,

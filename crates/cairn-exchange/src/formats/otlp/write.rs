@@ -102,9 +102,10 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
 /// Locations of stacks in memory at once; 256 Ki, a few megabytes.
 const LOCATIONS_AT_ONCE: usize = 1 << 18;
 
-/// Writes the stacks in pieces: each is a full list of locations, so a deep recursion that
-/// allocates at every level would exhaust memory. Concatenated messages are one message with all
-/// entries.
+/// Writes the stacks in pieces, because each is a full list of locations.
+///
+/// A deep recursion that allocates at every level would otherwise exhaust memory. Concatenated
+/// messages are one message with all entries.
 fn write_stacks(profile: &Profile, output: &mut dyn Write) -> Result<(), ExchangeError> {
     let mut put = |stack_table: Vec<otlp::Stack>| {
         let dictionary = Some(otlp::ProfilesDictionary { stack_table, ..Default::default() });

@@ -123,8 +123,9 @@ struct PprofTables {
     default_kind: i64,
 }
 
-/// Bytes per entry of a table, in all its forms; slightly above the measured size, so that the
-/// budget is valid but real files fit.
+/// Bytes per entry of a table, in all its forms; 256, slightly above the measured size.
+///
+/// The budget is then valid, but real files fit.
 const PLACE_BYTES: usize = 256;
 const ENTRY_BYTES: usize = 192;
 const TEXT_BYTES: usize = 64;

@@ -46,8 +46,10 @@ struct Sampled<'a> {
     weights: Vec<u64>,
 }
 
-/// Serializes the stacks with values in a column, one at a time: each is a full list of frames, so
-/// a deep recursion that allocates at every level would exhaust memory.
+/// Serializes the stacks with values in a column, one at a time.
+///
+/// Each is a full list of frames, so a deep recursion that allocates at every level would exhaust
+/// memory.
 struct ColumnStacks<'a> {
     profile: &'a Profile,
     column: usize,

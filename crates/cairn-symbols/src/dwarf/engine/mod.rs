@@ -153,7 +153,7 @@ pub(crate) struct SourcePosition {
     pub(crate) discriminator: Option<u32>,
 }
 
-/// Whether the quick scan found it, and its number.
+/// Key of a function: true if the quick scan found it, and its number.
 type FunctionKey = (bool, u32);
 
 /// Scopes and files that this window has emitted.
@@ -644,8 +644,9 @@ enum TextKeyKind {
     File,
 }
 
-/// Maximum references to follow; 16, because three occur in practice: from a call to its abstract
-/// function, to its declaration, through a partial unit.
+/// Maximum references to follow; 16, because three occur in practice.
+///
+/// They lead from a call to its abstract function, to its declaration, through a partial unit.
 const MAX_REFERENCES: usize = 16;
 
 fn text(name: Reader<'_>) -> Result<Cow<'_, str>, DwarfError> {
