@@ -80,7 +80,7 @@ async function flame(name) {
     return {
       total: Number(frames[0].dataset.v),
       zooms: !narrow || zoomed > 1000 && width(narrow) < 300 ? 1 : 0,
-      finds: /[1-9]\d* frames, .* %/.test(document.getElementById('told').textContent) ? 1 : 0,
+      finds: /[1-9]\d* frames, .* %/.test(document.getElementById('reported').textContent) ? 1 : 0,
     };
   });
   await page.screenshot({ path: file(`${name}.png`) });

@@ -638,8 +638,9 @@ fn child_that_holds_blocks() {
     drop(freed);
     // Reversed digits are not a pointer.
     let reversed: String = format!("{hidden:x}").chars().rev().collect();
-    let (kept_at, big_at, freed_at) = (retained[250].as_ptr() as usize, big.as_ptr() as usize, freed_at[50]);
-    writeln!(std::io::stdout(), "held: {kept_at:x} {big_at:x} {reversed} {freed_at:x}").unwrap();
+    let (retained_at, big_at, freed_at) =
+        (retained[250].as_ptr() as usize, big.as_ptr() as usize, freed_at[50]);
+    writeln!(std::io::stdout(), "held: {retained_at:x} {big_at:x} {reversed} {freed_at:x}").unwrap();
     let mut line = String::new();
     std::hint::black_box((&retained, &big));
     std::io::stdin().read_line(&mut line).unwrap();

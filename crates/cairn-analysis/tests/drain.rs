@@ -238,9 +238,9 @@ fn drain_reads_behind_a_missing_segment_and_counts_it() {
     drain.step().unwrap();
     let (summary, findings) = drain.finish().unwrap();
     assert_eq!(findings, [Finding::MissingSegments { thread: 1, count: 1 }]);
-    let kept = summary.allocations as f64 / program.allocations as f64;
+    let retained = summary.allocations as f64 / program.allocations as f64;
     let expected = 1.0 - 1.0 / blocks as f64;
-    assert!(kept < 1.0 && kept > expected - 0.02, "{kept} of the allocations, {blocks} blocks");
+    assert!(retained < 1.0 && retained > expected - 0.02, "{retained} of the allocations, {blocks} blocks");
     fs::remove_dir_all(directory).unwrap();
 }
 
@@ -309,8 +309,11 @@ fn what_lies_behind_a_gap_is_read_in_parts() {
     let (summary, findings) = drain.finish().unwrap();
     assert_eq!(findings, [Finding::MissingSegments { thread: 1, count: 1 }]);
     assert_eq!(seen.last(), Some(&summary.allocations));
-    let kept = summary.allocations as f64 / program.allocations as f64;
-    assert!(kept < 1.0 && kept > 1.0 - 2.0 / blocks as f64, "{kept} of the allocations, {blocks} blocks");
+    let retained = summary.allocations as f64 / program.allocations as f64;
+    assert!(
+        retained < 1.0 && retained > 1.0 - 2.0 / blocks as f64,
+        "{retained} of the allocations, {blocks} blocks"
+    );
     fs::remove_dir_all(directory).unwrap();
 }
 
@@ -445,14 +448,14 @@ fn a_packed_file_of_a_killed_drain_opens() {
 
 /// Sums of a recording of [`busy_program`].
 #[derive(Default)]
-struct Told {
+struct Reported {
     allocations: u64,
     frees: u64,
     live: HashMap<u32, u64>,
     marks: Vec<MarkValue>,
 }
 
-impl Events for Told {
+impl Events for Reported {
     fn alloc(&mut self, event: &Alloc) {
         self.allocations += 1;
         assert_eq!(self.live.insert(event.object.number(), event.size_bytes), None);
@@ -491,7 +494,7 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
     let directory = directory("kill");
     let seed = std::process::id().into();
     let mut random = Random(seed);
-    let (mut continued, mut kept) = (0, 0);
+    let (mut continued, mut retained) = (0, 0);
     for round in 0..20 {
         let spool_path = directory.join(format!("{round}.spool"));
         let mut program = busy_program(3, 40_000);
@@ -521,12 +524,12 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
         // Under either name it is the same recording.
         for path in [&packed_path, &spool_path] {
             let recording = Recording::open(path).unwrap();
-            let mut told = Told::default();
-            let outcome = recording.read(&Wanted::ALL, &mut told).unwrap();
+            let mut answer = Reported::default();
+            let outcome = recording.read(&Wanted::ALL, &mut answer).unwrap();
             let context =
                 format!("seed {seed}, round {round}, {}: {:?}", path.display(), recording.findings());
             assert_eq!(outcome.findings, [], "{context}");
-            let numbers = told.marks.iter().map(|value| match value {
+            let numbers = answer.marks.iter().map(|value| match value {
                 MarkValue::Integer(number) => *number,
                 other => panic!("{context}: {other:?}"),
             });
@@ -534,13 +537,16 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
             numbers.sort_unstable();
             assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{context}: a mark came twice");
             assert_eq!(numbers.len(), 40, "{context}");
-            assert_eq!(told.allocations, program.allocations, "{context}");
+            assert_eq!(answer.allocations, program.allocations, "{context}");
             let frees = program.allocations - program.live.len() as u64;
             // Which block a free is of is known by all that came before: where the two files meet,
             // a block that was found dead by another proof has its own free counted as well, and a
             // free that came early finds no block.
-            let counted = told.frees + outcome.unmatched_frees;
-            assert!(told.frees <= frees && counted.abs_diff(frees) < 200, "{context}: {counted} of {frees}");
+            let counted = answer.frees + outcome.unmatched_frees;
+            assert!(
+                answer.frees <= frees && counted.abs_diff(frees) < 200,
+                "{context}: {counted} of {frees}"
+            );
             assert_eq!(recording.threads().len(), 3, "{context}");
             let is_continued =
                 recording.findings().iter().any(|finding| matches!(finding, Finding::Continued { .. }));
@@ -549,22 +555,25 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
             // Before the first block is given back, the spool has everything.
             assert!(is_continued || *path == spool_path && all_in_spool, "{context}");
             continued += u32::from(is_continued);
-            kept += u32::from(told.frees < frees);
+            retained += u32::from(answer.frees < frees);
             // And it can be made one that is whole.
             let mut packed = Vec::new();
             pack(&recording, &mut packed).unwrap();
             let whole = Recording::from_bytes(packed).unwrap();
-            let mut again = Told::default();
+            let mut again = Reported::default();
             assert_eq!(whole.read(&Wanted::ALL, &mut again).unwrap(), outcome, "{context}");
-            assert_eq!((again.allocations, again.frees), (told.allocations, told.frees), "{context}");
-            assert!(again.marks == told.marks && again.live == told.live, "{context}");
+            assert_eq!((again.allocations, again.frees), (answer.allocations, answer.frees), "{context}");
+            assert!(again.marks == answer.marks && again.live == answer.live, "{context}");
             let first = StackId::from_number(3);
             assert!(recording.frames(first).count() > 0, "{context}");
         }
         fs::remove_file(packed_path).unwrap();
         fs::remove_file(spool_path).unwrap();
     }
-    assert!(continued > 15 && kept > 0, "{continued} were continued, {kept} had blocks of before the kill");
+    assert!(
+        continued > 15 && retained > 0,
+        "{continued} were continued, {retained} had blocks of before the kill"
+    );
     fs::remove_dir_all(directory).unwrap();
 }
 
@@ -595,9 +604,9 @@ fn follow(path: &Path, write: &mut dyn FnMut() -> bool) -> Vec<i64> {
 
 /// The numbers of its marks, in order.
 fn marks_of(program: &Program) -> Vec<i64> {
-    let mut told = Told::default();
-    Recording::from_bytes(program.spool.to_bytes()).unwrap().read(&Wanted::OTHERS, &mut told).unwrap();
-    let numbers = told.marks.iter().filter_map(|value| match value {
+    let mut answer = Reported::default();
+    Recording::from_bytes(program.spool.to_bytes()).unwrap().read(&Wanted::OTHERS, &mut answer).unwrap();
+    let numbers = answer.marks.iter().filter_map(|value| match value {
         MarkValue::Integer(number) => Some(*number),
         _ => None,
     });
@@ -630,19 +639,19 @@ fn a_spool_that_grows_is_followed_and_nothing_is_read_twice() {
     let mut player =
         Player { file: &file, spool: &program.spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
     let mut parts = journal.chunks(3_001);
-    let mut looks = 0;
+    let mut attempts = 0;
     let marks = follow(&path, &mut || {
         // Data that existed at the read before is not read again.
-        for &(place, written) in player.places.values().filter(|_| looks > 0) {
+        for &(place, written) in player.places.values().filter(|_| attempts > 0) {
             let zeros = vec![0xff; written * 8];
             file.write_all_at(&zeros, place + SEGMENT_HEADER_BYTES as u64).unwrap();
         }
-        looks += 1;
+        attempts += 1;
         let part = parts.next();
         part.into_iter().flatten().for_each(|&(block, slots)| player.write(block, slots));
         part.is_some()
     });
-    assert!(looks > 10, "{looks} looks");
+    assert!(attempts > 10, "{attempts} attempts");
     assert_eq!(marks, marks_of(&program));
     fs::remove_dir_all(directory).unwrap();
 }

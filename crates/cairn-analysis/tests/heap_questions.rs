@@ -231,7 +231,7 @@ fn what_grew_is_found_across_builds_and_nothing_else() {
     let mut before = Questions::new(&old, Names::new(&old_stacks, &Table, Folding::default()));
     let mut after = Questions::new(&new, Names::new(&new_stacks, &Rebuilt, Folding::default()));
     let diff = Diff::of(&mut before, &mut after, Cost::Allocated);
-    let told: Vec<(Vec<&str>, i128, i128)> = diff
+    let answer: Vec<(Vec<&str>, i128, i128)> = diff
         .entries
         .iter()
         .map(|entry| {
@@ -244,7 +244,7 @@ fn what_grew_is_found_across_builds_and_nothing_else() {
         (vec!["parse", "load", "main"], 60, -1),
         (vec!["std::vector<int>::push_back(int)", "fill", "main"], 30, 1),
     ];
-    assert_eq!(told, expected, "one nameless frame and two are the same");
+    assert_eq!(answer, expected, "one nameless frame and two are the same");
     assert_eq!(diff.growth(), 247 - 1157);
     let by_function = diff.by_function();
     assert_eq!(

@@ -106,7 +106,7 @@ fn model(lives: &[Life], events: &[(u64, Event)], scope: &Scope, slice_nanos: u6
     entries
 }
 
-fn told(slices: &Slices) -> BTreeMap<Key, Entry> {
+fn reported(slices: &Slices) -> BTreeMap<Key, Entry> {
     let lists = [
         ("stack", &slices.stacks),
         ("size", &slices.sizes),
@@ -170,12 +170,12 @@ proptest! {
         let until = first.last().map_or(0, |&(nanos, _)| nanos);
         // An answer in between disturbs nothing.
         let early = heap.slices(until).unwrap();
-        prop_assert!(told(&early) == model(&lives, first, &scope, early.slice_nanos));
+        prop_assert!(reported(&early) == model(&lives, first, &scope, early.slice_nanos));
         feed(&mut heap, &lives, rest);
         let (profile, slices) = heap.finish_sliced(80_000);
         let slices = slices.unwrap();
         let expected = model(&lives, &events, &scope, slices.slice_nanos);
-        prop_assert_eq!(told(&slices), expected);
+        prop_assert_eq!(reported(&slices), expected);
         prop_assert!(slices.count <= options.most_slices, "{} slices", slices.count);
         prop_assert_eq!(slices.count as u64, profile.end_nanos / slices.slice_nanos + 1);
         if options.end_nanos == Some(profile.end_nanos) && options.most_entries == usize::MAX {
@@ -187,7 +187,7 @@ proptest! {
         prop_assert_eq!(&profile, &uncut.finish(80_000));
         let mut wider = slices.clone();
         wider.halve();
-        prop_assert_eq!(told(&wider), model(&lives, &events, &scope, wider.slice_nanos));
+        prop_assert_eq!(reported(&wider), model(&lives, &events, &scope, wider.slice_nanos));
     }
 
     #[test]
@@ -207,7 +207,7 @@ proptest! {
         let (_, slices) = heap.finish_sliced(u64::MAX);
         let slices = slices.unwrap();
         prop_assert!(slices.count <= options.most_slices);
-        told(&slices);
+        reported(&slices);
     }
 }
 

@@ -125,9 +125,9 @@ fn chunks(bytes: &[u8], kind: ChunkKind) -> Vec<(usize, ChunkHeader)> {
 ///
 /// It checks that the damage is reported.
 fn in_spite_of_damage(mut read: HeapRead) -> HeapRead {
-    let is_told = |finding: &Finding| matches!(finding, Finding::DamagedBehindSums { .. });
+    let is_reported = |finding: &Finding| matches!(finding, Finding::DamagedBehindSums { .. });
     let events = read.profile.totals.allocations;
-    assert!(read.findings.iter().all(is_told), "{:?}", read.findings);
+    assert!(read.findings.iter().all(is_reported), "{:?}", read.findings);
     assert!(events == 0 || !read.findings.is_empty(), "damage that no finding reports");
     read.findings.clear();
     read
@@ -159,9 +159,9 @@ proptest! {
         let before = file.bytes();
         let expected = read_all(&file.heap());
         prop_assert_eq!(expected.0.profile.sampling != Sampling::All, sampled);
-        let kept = file.heap().write_summary(&file.0, WHOLE).unwrap();
-        prop_assert_eq!(&kept.read, &expected.0);
-        let added = kept.added.unwrap() as usize;
+        let retained = file.heap().write_summary(&file.0, WHOLE).unwrap();
+        prop_assert_eq!(&retained.read, &expected.0);
+        let added = retained.added.unwrap() as usize;
         let mut bytes = file.bytes();
         prop_assert!(added > 0 && bytes.len() == before.len() + added);
         prop_assert!(bytes.starts_with(&before));
@@ -193,9 +193,9 @@ proptest! {
         prop_assert_eq!((picture.peak_nanos, picture.end_nanos), (all.peak_nanos, all.end_nanos));
         prop_assert_eq!((&brief.resident, brief.unmatched_frees), (&whole.0.resident, whole.0.unmatched_frees));
         let before = file.bytes();
-        let kept = file.heap().write_summary(&file.0, BRIEF).unwrap();
-        prop_assert_eq!(&kept.read, &whole.0);
-        let added = kept.added.unwrap() as usize;
+        let retained = file.heap().write_summary(&file.0, BRIEF).unwrap();
+        prop_assert_eq!(&retained.read, &whole.0);
+        let added = retained.added.unwrap() as usize;
         let bytes = file.bytes();
         prop_assert!(added > 0 && bytes.len() == before.len() + added && bytes.starts_with(&before));
         prop_assert!(file.heap().findings().is_empty(), "{:?}", file.heap().findings());
@@ -325,10 +325,10 @@ fn summary_slices_widen_and_then_go_when_room_is_short() {
     let (mut counts, mut refused) = (Vec::new(), 0);
     for part in [2, 4, 8, 16, 32, 64, 1024] {
         let file = TestFile::new("narrow", &bytes);
-        let kept =
+        let retained =
             file.heap().write_summary(&file.0, SummarySize::Whole { most_bytes: added / part }).unwrap();
         let grown = file.bytes().len() - bytes.len();
-        assert_eq!(kept.added.unwrap(), grown as u64);
+        assert_eq!(retained.added.unwrap(), grown as u64);
         // The index comes with it.
         assert!(grown as u64 <= added / part + 4096, "{grown} of {}", added / part);
         refused += u32::from(grown == 0);
@@ -399,10 +399,10 @@ fn summary_of_another_state_is_refused() {
     let file = TestFile::new("state", &packed(21, 2000, false));
     let plain = file.bytes();
     file.heap().write_summary(&file.0, WHOLE).unwrap().added.unwrap();
-    let kept = file.bytes();
+    let retained = file.bytes();
     let first = |bytes: &[u8], kind| chunks(bytes, kind)[0].0;
-    let sums = &kept[first(&kept, ChunkKind::SUMS)..first(&kept[..], ChunkKind::SUMS) + {
-        let (_, header) = chunks(&kept, ChunkKind::SUMS)[0];
+    let sums = &retained[first(&retained, ChunkKind::SUMS)..first(&retained[..], ChunkKind::SUMS) + {
+        let (_, header) = chunks(&retained, ChunkKind::SUMS)[0];
         (CHUNK_HEADER_BYTES + header.stored_bytes as usize).next_multiple_of(8)
     }];
     let other = packed(22, 2000, false);
@@ -460,8 +460,8 @@ fn partly_written_summary_is_found_and_harmless() {
     for (at, _) in chunks(&bytes, ChunkKind::SUMS).into_iter().chain(chunks(&bytes, ChunkKind::SLICES)) {
         let heap = HeapRecording::new(Recording::from_bytes(bytes[..at].to_vec()).unwrap());
         let is_plain = at == plain.len();
-        let told: &[Finding] = if is_plain { &[] } else { &[Finding::NoIndex] };
-        assert_eq!(heap.findings(), told);
+        let shown: &[Finding] = if is_plain { &[] } else { &[Finding::NoIndex] };
+        assert_eq!(heap.findings(), shown);
         assert_eq!(read_all(&heap), expected);
     }
 }
@@ -492,9 +492,9 @@ fn summary_is_written_to_closed_unchanged_recordings_alone() {
     let before = other.bytes();
     assert_eq!(one.heap().write_summary(&other.0, WHOLE).unwrap().added.unwrap(), 0);
     assert_eq!(other.bytes(), before);
-    let kept = one.heap().write_summary(Path::new("/nowhere/at/all"), WHOLE).unwrap();
-    assert!(kept.added.unwrap_err().to_string().contains("/nowhere/at/all"));
-    assert_eq!(kept.read, one.heap().read(EVERYTHING).unwrap());
+    let retained = one.heap().write_summary(Path::new("/nowhere/at/all"), WHOLE).unwrap();
+    assert!(retained.added.unwrap_err().to_string().contains("/nowhere/at/all"));
+    assert_eq!(retained.read, one.heap().read(EVERYTHING).unwrap());
 }
 
 /// The layout of stored sums is as much a promise as that of the events.
@@ -503,7 +503,7 @@ fn version_1_answers_from_its_whole_summary() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");
     let from_events = Recording::open(format!("{directory}/packed.cairn")).unwrap();
     let expected = read_all(&HeapRecording::new(from_events));
-    let mut bytes = std::fs::read(format!("{directory}/kept.cairn")).unwrap();
+    let mut bytes = std::fs::read(format!("{directory}/summary.cairn")).unwrap();
     spoil_events(&mut bytes);
     let heap = HeapRecording::new(Recording::from_bytes(bytes).unwrap());
     assert!(heap.has_summary().unwrap());

@@ -224,7 +224,7 @@ fn threads_in_turn_share_no_events_of_signal_handlers() {
 
 // Failed before: as one thread, whose first blocks were of another kernel thread.
 #[test]
-fn threads_of_a_ring_are_told_apart_without_their_start() {
+fn threads_of_a_ring_without_start_are_distinguished() {
     let mut program = jobs(512, |_, _| {});
     program.spool.block_bytes = SEGMENT_BYTES;
     let mut bytes = program.finish();
@@ -250,7 +250,7 @@ fn threads_of_a_ring_are_told_apart_without_their_start() {
 
 // Failed before: all marks in the window were those of `job-7`.
 #[test]
-fn threads_in_turn_are_told_apart_in_a_window() {
+fn threads_in_turn_are_distinguished_in_a_window() {
     for block_bytes in SIZES {
         let bytes = jobs(block_bytes, |_, _| {}).finish();
         let whole = Recording::from_bytes(bytes.clone()).unwrap();
@@ -287,7 +287,7 @@ fn states(block_bytes: usize) -> Vec<Vec<u8>> {
 
 // Failed before: `job-7` had all events while the file grew and behind it.
 #[test]
-fn threads_in_turn_are_told_apart_while_a_spool_grows() {
+fn threads_in_turn_are_distinguished_while_growing() {
     for block_bytes in SIZES {
         let directory = directory(&format!("live-{block_bytes}"));
         let path = directory.join("it.cairn");
@@ -321,7 +321,7 @@ fn threads_in_turn_are_told_apart_while_a_spool_grows() {
 // drain.
 #[cfg(target_os = "linux")]
 #[test]
-fn threads_in_turn_are_told_apart_when_drained() {
+fn threads_in_turn_are_distinguished_when_drained() {
     use cairn_recording::Drain;
 
     for block_bytes in SIZES {

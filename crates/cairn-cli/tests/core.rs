@@ -150,10 +150,10 @@ fn core_reads_heap_threads_and_addresses_of_a_process() {
 
     let report = text(&core(&["--pid", &pid]));
     assert!(report.contains("core-waiting") && report.contains("Heap of glibc's malloc"), "{report}");
-    let told: Value = serde_json::from_str(&text(&core(&["--pid", &pid, "--json", "--stacks"]))).unwrap();
-    assert_eq!((&told["schema"], &told["kind"]), (&Value::from("cairn.core/1"), &Value::from("process")));
-    assert!(told["heap"]["in_use_blocks"].as_u64().unwrap() > 0);
-    let threads = told["threads"].as_array().unwrap();
+    let answer: Value = serde_json::from_str(&text(&core(&["--pid", &pid, "--json", "--stacks"]))).unwrap();
+    assert_eq!((&answer["schema"], &answer["kind"]), (&Value::from("cairn.core/1"), &Value::from("process")));
+    assert!(answer["heap"]["in_use_blocks"].as_u64().unwrap() > 0);
+    let threads = answer["threads"].as_array().unwrap();
     let functions = |thread: &Value| -> Vec<String> {
         let frames = thread["frames"].as_array().unwrap().iter();
         frames.filter_map(|frame| Some(frame["function"].as_str()?.to_owned())).collect()
@@ -161,7 +161,7 @@ fn core_reads_heap_threads_and_addresses_of_a_process() {
     assert!(threads.iter().any(|thread| functions(thread).iter().any(|name| name == "main")), "{threads:?}");
     assert!(threads.iter().all(|thread| thread["end"] == "end of stack"), "{threads:?}");
 
-    let largest = told["heap"]["largest"][0]["address"].as_str().unwrap().to_owned();
+    let largest = answer["heap"]["largest"][0]["address"].as_str().unwrap().to_owned();
     let place = text(&core(&["--pid", &pid, "--address", &largest]));
     assert!(place.contains(&format!("in the heap block at {largest}, in use")), "{place}");
     let flame = scratch("core-waiting.svg");
@@ -234,17 +234,17 @@ fn raw_memory_has_the_word_size_of_its_program() {
     let file = scratch("word-size.bin");
     fs::write(&file, memory).unwrap();
     let raw = format!("{}@0x10000", file.display());
-    let told = |words: &[&str]| core(&[&["--raw", &raw, "--json", "--no-symbols"], words].concat());
+    let answer = |words: &[&str]| core(&[&["--raw", &raw, "--json", "--no-symbols"], words].concat());
     let blocks = |output: &Output| -> Value {
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["blocks"].clone()
     };
     let words = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
 
-    let (stated, by_program) = (told(&["--word", "32"]), told(&["--exe", elf]));
+    let (stated, by_program) = (answer(&["--word", "32"]), answer(&["--exe", elf]));
     assert!(blocks(&stated).as_u64() > Some(1), "{}", words(&stated));
     assert_eq!((blocks(&by_program), by_program.status.code()), (blocks(&stated), Some(0)));
     // Without the program the machine is unknown.
-    let without = told(&[]);
+    let without = answer(&[]);
     assert_eq!((blocks(&without), without.status.code()), (Value::from(0), Some(3)));
     let expected =
         format!("of 32 bits, little-endian it holds {} annotated blocks: use --word 32", blocks(&stated));
@@ -253,7 +253,7 @@ fn raw_memory_has_the_word_size_of_its_program() {
         said.contains("no blocks in memory of 64 bits, little-endian") && said.contains(&expected),
         "{said}"
     );
-    let other = told(&["--exe", elf, "--word", "64"]);
+    let other = answer(&["--exe", elf, "--word", "64"]);
     assert!(words(&other).contains("app.elf: is a program of 32 bits"), "{}", words(&other));
     assert_eq!(other.status.code(), Some(1));
     let empty = scratch("word-size-empty.bin");
@@ -267,16 +267,16 @@ fn minidump(name: &str, program: &str) -> (Value, Vec<String>) {
     let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/minidumps");
     let (program, dump) = (format!("{place}/{program}"), format!("{place}/{name}.dmp"));
     let output = core(&["--json", "--stacks", "--no-cache", &program, &dump]);
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let threads = told["threads"].as_array().unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let threads = answer["threads"].as_array().unwrap();
     let frames = threads.iter().flat_map(|thread| thread["frames"].as_array().unwrap());
     let functions = frames.filter_map(|frame| Some(frame["function"].as_str()?.to_owned())).collect();
-    (told, functions)
+    (answer, functions)
 }
 
 /// The module whose path ends so.
-fn module<'t>(told: &'t Value, name: &str) -> &'t Value {
-    let mut modules = told["modules"].as_array().unwrap().iter();
+fn module<'t>(answer: &'t Value, name: &str) -> &'t Value {
+    let mut modules = answer["modules"].as_array().unwrap().iter();
     modules.find(|module| module["path"].as_str().unwrap().ends_with(name)).unwrap()
 }
 
@@ -284,33 +284,33 @@ fn module<'t>(told: &'t Value, name: &str) -> &'t Value {
 // directory, as missing.
 #[test]
 fn a_minidump_of_crashpad_names_its_process_and_frames() {
-    let (told, functions) = minidump("crashpad", "crash");
-    assert_eq!((&told["process"], &told["signal"]), (&Value::from(29345), &Value::from(11)));
-    assert_eq!(told["fault_address"], "0x10");
-    assert_eq!(told["threads"][0]["name"], "crash");
+    let (answer, functions) = minidump("crashpad", "crash");
+    assert_eq!((&answer["process"], &answer["signal"]), (&Value::from(29345), &Value::from(11)));
+    assert_eq!(answer["fault_address"], "0x10");
+    assert_eq!(answer["threads"][0]["name"], "crash");
     assert_eq!(functions[..3], ["store", "crash_here", "main"]);
-    assert_eq!(module(&told, "/crash")["file"], "same");
+    assert_eq!(module(&answer, "/crash")["file"], "same");
     // A libc of another build is not taken for the one that ran.
-    let libc = module(&told, "libc.so.6");
+    let libc = module(&answer, "libc.so.6");
     let expected = if libc["file"] == "same" { "end of stack" } else { "no unwind information" };
-    assert!(told["threads"][0]["end"].as_str().unwrap().contains(expected), "{told:#}");
+    assert!(answer["threads"][0]["end"].as_str().unwrap().contains(expected), "{answer:#}");
 }
 
 // Failed with: signal 4294967295, [vdso] beside linux-vdso.so.1, no names of threads.
 #[test]
 fn a_minidump_of_breakpads_layout_names_its_threads() {
-    let (told, functions) = minidump("breakpad", "waiting");
-    assert_eq!((&told["signal"], &told["fault_address"]), (&Value::Null, &Value::Null));
+    let (answer, functions) = minidump("breakpad", "waiting");
+    assert_eq!((&answer["signal"], &answer["fault_address"]), (&Value::Null, &Value::Null));
     let names: Vec<&str> =
-        told["threads"].as_array().unwrap().iter().map(|thread| thread["name"].as_str().unwrap()).collect();
+        answer["threads"].as_array().unwrap().iter().map(|thread| thread["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["waiting", "worker"]);
-    let modules = told["modules"].as_array().unwrap();
+    let modules = answer["modules"].as_array().unwrap();
     let files: Vec<&str> = modules
         .iter()
         .map(|module| Path::new(module["path"].as_str().unwrap()).file_name().unwrap().to_str().unwrap())
         .collect();
     assert_eq!(files, ["waiting", "libc.so.6", "linux-vdso.so.1", "ld-linux-x86-64.so.2"]);
-    if module(&told, "libc.so.6")["file"] != "same" {
+    if module(&answer, "libc.so.6")["file"] != "same" {
         println!("the libc that ran is not here: both threads wait in it, and were not walked");
         return;
     }

@@ -85,34 +85,34 @@ fn gdb(arguments: &[&str], directory: &Path) {
 }
 
 /// Returns the JSON of `cairn core --stacks --json`, its exit code, and its standard error.
-fn told(core: &Path) -> (Value, i32, String) {
+fn answer(core: &Path) -> (Value, i32, String) {
     let output = cairn().args(["core", "--json", "--stacks", "--no-cache"]).arg(core).output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    let told = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {words}"));
-    (told, output.status.code().unwrap(), words)
+    let answer = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {words}"));
+    (answer, output.status.code().unwrap(), words)
 }
 
 /// The functions of all threads, innermost first.
-fn functions(told: &Value) -> Vec<String> {
-    let threads = told["threads"].as_array().unwrap().iter();
+fn functions(answer: &Value) -> Vec<String> {
+    let threads = answer["threads"].as_array().unwrap().iter();
     let frames = threads.flat_map(|thread| thread["frames"].as_array().unwrap());
     frames.filter_map(|frame| Some(frame["function"].as_str()?.to_owned())).collect()
 }
 
-fn paths(told: &Value) -> BTreeSet<PathBuf> {
-    let modules = told["modules"].as_array().unwrap().iter().map(|module| module["path"].as_str().unwrap());
+fn paths(answer: &Value) -> BTreeSet<PathBuf> {
+    let modules = answer["modules"].as_array().unwrap().iter().map(|module| module["path"].as_str().unwrap());
     modules.filter(|path| path.starts_with('/')).map(PathBuf::from).collect()
 }
 
 /// All that the program's own threads are in, which the source says.
 const OWN_FUNCTIONS: [&str; 5] = ["main", "wait_for_worker", "work", "wait_for_work", "wait_inlined"];
 
-fn assert_names(told: &Value, what: &str) {
-    let functions = functions(told);
+fn assert_names(answer: &Value, what: &str) {
+    let functions = functions(answer);
     for expected in OWN_FUNCTIONS {
         assert!(functions.iter().any(|name| name == expected), "{what}: {expected} of {functions:?}");
     }
-    let ends = told["threads"].as_array().unwrap().iter().map(|thread| thread["end"].as_str().unwrap());
+    let ends = answer["threads"].as_array().unwrap().iter().map(|thread| thread["end"].as_str().unwrap());
     assert_eq!(ends.collect::<Vec<_>>(), ["end of stack", "end of stack"], "{what}");
 }
 
@@ -129,13 +129,13 @@ fn gcore_lists_each_module_and_names_each_frame() {
     let core = directory.join(format!("core.{process}"));
     let made = Command::new("gcore").arg("-o").arg(directory.join("core")).arg(&process).output().unwrap();
     assert!(core.is_file(), "{}", String::from_utf8_lossy(&made.stderr));
-    let (told, code, words) = told(&core);
+    let (answer, code, words) = answer(&core);
     assert_eq!((code, words.as_str()), (0, ""));
-    assert_eq!(paths(&told), waiting.modules());
-    assert!(told["modules"].as_array().unwrap().iter().all(|module| {
+    assert_eq!(paths(&answer), waiting.modules());
+    assert!(answer["modules"].as_array().unwrap().iter().all(|module| {
         module["file"] == "same" || module["path"].as_str().is_some_and(|path| path.starts_with('['))
     }));
-    assert_names(&told, "gcore");
+    assert_names(&answer, "gcore");
     fs::remove_dir_all(&directory).unwrap();
 }
 
@@ -152,13 +152,13 @@ fn gcore_at_a_breakpoint_lists_each_module() {
     let program = program.to_str().unwrap();
     let own = ["-ex", "break wait_for_worker", "-ex", "run", "-ex", &save, "-ex", "kill", program];
     gdb(&[&["-ex", "set debuginfod enabled off"], &own[..]].concat(), &directory);
-    let (told, _, words) = told(&core);
-    let names: BTreeSet<String> = paths(&told)
+    let (answer, _, words) = answer(&core);
+    let names: BTreeSet<String> = paths(&answer)
         .iter()
         .map(|path| path.file_name().unwrap().to_str().unwrap().split('.').next().unwrap().to_owned())
         .collect();
     assert_eq!(names, ["ld-linux-x86-64", "libc", "waiting"].map(str::to_owned).into(), "{words}");
-    let frames = functions(&told);
+    let frames = functions(&answer);
     assert_eq!(frames[..2], ["wait_for_worker", "main"], "{frames:?} {words}");
     fs::remove_dir_all(&directory).unwrap();
 }
@@ -184,14 +184,14 @@ fn check_modules(core: &Path, filter: u32, expected: &BTreeSet<PathBuf>) {
 /// Without headers there are none, and a message gives the reason.
 fn check_names(core: &Path, filter: u32) {
     let what = format!("{} {filter:#x}", core.display());
-    let (told, code, words) = told(core);
+    let (answer, code, words) = answer(core);
     if filter & DUMPS_HEADERS == 0 {
         let is_place = |name: &String| name.contains("+0x") || name.starts_with("0x");
-        assert!(functions(&told).iter().all(is_place), "{what}: {:?}", functions(&told));
+        assert!(functions(&answer).iter().all(is_place), "{what}: {:?}", functions(&answer));
         assert_eq!(code, 3, "{what}: {words}");
         assert!(words.contains("nothing in the image says which build of"), "{what}: {words}");
     } else if filter & DUMPS_STACKS != 0 {
-        assert_names(&told, &what);
+        assert_names(&answer, &what);
         assert_eq!(code, 0, "{what}: {words}");
     }
 }
@@ -297,11 +297,11 @@ fn gcore_of_a_program_built_anew_gives_no_names() {
     for (name, expected) in
         [("with", "is of a different build than the one that ran"), ("without", "which build of")]
     {
-        let (told, code, words) = told(&directory.join(name));
+        let (answer, code, words) = answer(&directory.join(name));
         assert_eq!(code, 3, "{name}");
         let own = words.lines().filter(|line| line.contains("core_gdb_replaced/waiting"));
         assert!(own.clone().any(|line| line.contains(expected)), "{name}: {words}");
-        let functions = functions(&told);
+        let functions = functions(&answer);
         assert!(
             !functions.iter().any(|name| OWN_FUNCTIONS.contains(&name.as_str())),
             "{name}: {functions:?}"
@@ -317,14 +317,14 @@ fn crash(command: &mut Command, directory: &Path) -> Option<Value> {
     shell.args(command.get_args()).current_dir(directory);
     let mut child = shell.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).spawn().unwrap();
     let core = core_of(&mut child, directory)?;
-    let (told, code, words) = told(&core);
-    assert_eq!((code, told["signal"].as_u64()), (0, Some(11)), "{words}");
-    Some(told)
+    let (answer, code, words) = answer(&core);
+    assert_eq!((code, answer["signal"].as_u64()), (0, Some(11)), "{words}");
+    Some(answer)
 }
 
 /// The names of the first thread's frames, innermost first; `module+offset` without symbols.
-fn stack(told: &Value) -> Vec<String> {
-    let frames = told["threads"][0]["frames"].as_array().unwrap().iter();
+fn stack(answer: &Value) -> Vec<String> {
+    let frames = answer["threads"][0]["frames"].as_array().unwrap().iter();
     frames.map(|frame| frame["function"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
@@ -342,15 +342,15 @@ fn a_crash_of_python_is_named_down_to_main() {
     let directory = scratch("core_gdb_python");
     let mut python = Command::new("/usr/bin/python3");
     python.args(["-c", "import ctypes; ctypes.string_at(16)"]);
-    let Some(told) = crash(&mut python, &directory) else { return };
-    assert_eq!(told["fault_address"], "0x10");
-    let stack = stack(&told);
+    let Some(answer) = crash(&mut python, &directory) else { return };
+    assert_eq!(answer["fault_address"], "0x10");
+    let stack = stack(&answer);
     assert!(
         has_in_order(&stack, &["ffi_call", "_PyEval_EvalFrameDefault", "Py_BytesMain", "__libc_start"]),
         "{stack:?}"
     );
-    assert_eq!(told["threads"][0]["end"], "end of stack", "{stack:?}");
-    assert!(told["heap"]["in_use_blocks"].as_u64().unwrap() > 100);
+    assert_eq!(answer["threads"][0]["end"], "end of stack", "{stack:?}");
+    assert!(answer["heap"]["in_use_blocks"].as_u64().unwrap() > 100);
     fs::remove_dir_all(&directory).unwrap();
 }
 
@@ -376,14 +376,14 @@ fn a_crash_of_redis_is_walked_through_its_signal_handler() {
     // Its test of memory after a crash may crash itself.
     redis.args(["--port", "0", "--save", "", "--enable-debug-command", "yes"]);
     redis.args(["--crash-memcheck-enabled", "no", "--unixsocket"]).arg(&socket);
-    let told = crash(&mut redis, &directory);
+    let answer = crash(&mut redis, &directory);
     let words = asking.join().unwrap();
     let _ = fs::remove_file(&socket);
-    let Some(told) = told else { return };
-    let stack = stack(&told);
-    assert_eq!(told["threads"][0]["end"], "end of stack", "{words} {stack:?}");
+    let Some(answer) = answer else { return };
+    let stack = stack(&answer);
+    assert_eq!(answer["threads"][0]["end"], "end of stack", "{words} {stack:?}");
     assert!(has_in_order(&stack, &["bugReportEnd", "debugCommand", "aeMain", "main"]), "{words} {stack:?}");
-    let modules = paths(&told);
+    let modules = paths(&answer);
     assert!(modules.iter().any(|path| path.ends_with("libjemalloc.so.2")), "{modules:?}");
     fs::remove_dir_all(&directory).unwrap();
 }
@@ -413,11 +413,11 @@ fn a_crash_of_nginx_names_the_module_that_crashed() {
     fs::write(&settings, text).unwrap();
     let mut command = Command::new(nginx);
     command.arg("-t").arg("-p").arg(&directory).arg("-c").arg(&settings);
-    let Some(told) = crash(&mut command, &directory) else { return };
-    assert_eq!(told["fault_address"], "0x20");
-    let stack = stack(&told);
+    let Some(answer) = crash(&mut command, &directory) else { return };
+    assert_eq!(answer["fault_address"], "0x20");
+    let stack = stack(&answer);
     assert_eq!(stack[..2], ["write_to", "bad_module_starts"]);
     assert!(has_in_order(&stack, &["_dl_init", "dlopen", "__libc_start"]), "{stack:?}");
-    assert_eq!(told["threads"][0]["end"], "end of stack", "{stack:?}");
+    assert_eq!(answer["threads"][0]["end"], "end of stack", "{stack:?}");
     fs::remove_dir_all(&directory).unwrap();
 }

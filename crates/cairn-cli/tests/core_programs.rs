@@ -34,9 +34,9 @@ struct Program {
 
 fn python() -> Program {
     let script = "import json, re, threading, sys\n\
-                  kept = [json.dumps([str(i) * 3 for i in range(n)]) for n in range(300)]\n\
+                  stored = [json.dumps([str(i) * 3 for i in range(n)]) for n in range(300)]\n\
                   more = {i: bytearray(600 + i % 900) for i in range(4000)}\n\
-                  t = [threading.Thread(target=lambda: kept.append('x' * 100000)) for _ in range(3)]\n\
+                  t = [threading.Thread(target=lambda: stored.append('x' * 100000)) for _ in range(3)]\n\
                   [x.start() for x in t]; [x.join() for x in t]\n\
                   print('ready', flush=True); sys.stdin.readline()";
     Program {
@@ -136,7 +136,7 @@ fn dump(running: &Running, directory: &Path) -> PathBuf {
 }
 
 /// Returns the JSON that `cairn core` prints of a core.
-fn told(core: &Path) -> Value {
+fn answer(core: &Path) -> Value {
     let output = cairn().args(["core", "--json", "--no-symbols"]).arg(core).output().unwrap();
     assert!(matches!(output.status.code(), Some(0 | 3)), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -209,10 +209,10 @@ fn check(program: &Program) {
         let without_stack =
             blocks.iter().filter(|block| found.stacks().frames(block.stack).is_empty()).count();
         assert_eq!(without_stack, 0, "{what}: blocks without a stack");
-        let told = told(&core);
-        assert_eq!(told["blocks"].as_u64(), Some(blocks.len() as u64), "{what}");
-        assert_eq!(told["live_bytes"].as_u64(), Some(found.live_bytes()), "{what}");
-        assert_eq!(told["damage"], Value::Array(Vec::new()), "{what}");
+        let answer = answer(&core);
+        assert_eq!(answer["blocks"].as_u64(), Some(blocks.len() as u64), "{what}");
+        assert_eq!(answer["live_bytes"].as_u64(), Some(found.live_bytes()), "{what}");
+        assert_eq!(answer["damage"], Value::Array(Vec::new()), "{what}");
         fs::remove_dir_all(&directory).unwrap();
     }
 }
@@ -325,13 +325,13 @@ fn diff_of_two_cores_shows_what_grew_between_them() {
     let output = diff(&["--json"]);
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), words.as_str()), (Some(0), ""));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&told["cost"], &told["only_alive"]), (&Value::from("leaked"), &Value::from(true)));
-    let change = &told["changes"][0];
-    assert_eq!(change["function"], "load", "{told:#}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["cost"], &answer["only_alive"]), (&Value::from("leaked"), &Value::from(true)));
+    let change = &answer["changes"][0];
+    assert_eq!(change["function"], "load", "{answer:#}");
     let numbers = ["before", "after", "growth", "count_before", "count_after"].map(|name| &change[name]);
     assert_eq!(numbers.map(|number| number.as_i64().unwrap()), [3000, 10000, 7000, 3, 10]);
-    assert!(!told["changes"].as_array().unwrap().iter().any(|change| change["function"] == "settle"));
+    assert!(!answer["changes"].as_array().unwrap().iter().any(|change| change["function"] == "settle"));
     let output = diff(&["--no-cache"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("alive") && text.contains("load") && !text.contains("peak"), "{text}");

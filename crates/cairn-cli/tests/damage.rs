@@ -215,7 +215,7 @@ fn damage_is_reported_by_every_command_that_reads() {
 // Failed before: nothing was said, in any of them.
 #[test]
 fn damage_behind_sums_is_reported() {
-    let files = files("damage_told");
+    let files = files("damage_reported");
     let path = files.directory.join("it.cairn");
     let mut bytes = files.packed.clone();
     flip(&mut bytes, ChunkKind::HEAP_STREAM);

@@ -246,7 +246,7 @@ fn a_time_limit_detaches() {
 fn python_is_attached_to() {
     let directory = scratch("attach_python");
     let source = "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n\
-                  kept = [bytes(100000 + i) for i in range(100)]\nprint(len(kept))\n";
+                  retained = [bytes(100000 + i) for i in range(100)]\nprint(len(retained))\n";
     // The name may lead to a script that finds the interpreter.
     let found = run(Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]));
     let child = begin_and_wait(&directory, Path::new(&text(&found.stdout)), &["-c", source]);

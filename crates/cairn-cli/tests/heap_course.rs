@@ -180,11 +180,11 @@ fn memory_over_time_shows_what_was_resident() {
     let shown = run(cairn().args(["report", "--by", "time"]).arg(&path));
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(text.lines().any(|line| line.trim_end().ends_with("resident")), "{text}");
-    let told = report(&directory, &["--by", "time"]);
-    let samples = told["usage"].as_array().unwrap();
+    let reported = report(&directory, &["--by", "time"]);
+    let samples = reported["usage"].as_array().unwrap();
     assert!(samples.iter().all(|sample| sample["resident_bytes"].as_u64() > Some(0)), "{samples:?}");
     let most = samples.iter().filter_map(|sample| sample["resident_bytes"].as_u64()).max();
-    assert_eq!(most, told["most_resident_bytes"].as_u64());
+    assert_eq!(most, reported["most_resident_bytes"].as_u64());
 }
 
 /// Returns the output of `cairn report --json` for the recording in `directory`, with `arguments`.
@@ -232,7 +232,7 @@ fn the_summary_and_the_report_count_as_one_does_by_hand() {
 /// next reader.
 #[test]
 fn heap_stores_sums_in_recordings_of_many_events() {
-    for (pairs, arguments, is_kept) in
+    for (pairs, arguments, is_retained) in
         [("1000100", &[][..], true), ("1000100", &["--quiet"], false), ("1000", &[], false)]
     {
         let directory = scratch(&format!("sums-{pairs}-{}", arguments.len()));
@@ -242,7 +242,7 @@ fn heap_stores_sums_in_recordings_of_many_events() {
         command.arg("heap").args(arguments).arg("-o").arg(&path).arg(&program).args([pairs, "1"]);
         assert!(command.output().unwrap().status.success());
         let heap = HeapRecording::new(Recording::open(&path).unwrap());
-        assert_eq!(heap.has_summary().unwrap(), is_kept, "{pairs} {arguments:?}");
+        assert_eq!(heap.has_summary().unwrap(), is_retained, "{pairs} {arguments:?}");
         let read = heap.read(Scope::default()).unwrap();
         assert!(read.profile.totals.allocations >= pairs.parse().unwrap());
         fs::remove_file(path).unwrap();
@@ -416,14 +416,15 @@ fn resident_memory_is_explained_by_blocks_mappings_and_the_rest() {
     fs::write(directory.join("stop"), "").unwrap();
     assert!(child.wait().unwrap().success());
     let answer = report(&directory, &[]);
-    let told = |name: &str| answer["resident"][name].as_u64().unwrap_or_else(|| panic!("{name}: {answer}"));
+    let reported =
+        |name: &str| answer["resident"][name].as_u64().unwrap_or_else(|| panic!("{name}: {answer}"));
     let most = answer["most_resident_bytes"].as_u64().unwrap();
     assert!((70 << 20..90 << 20).contains(&most), "{most}");
-    assert!((30 << 20..31 << 20).contains(&told("held_bytes")), "{answer}");
-    assert_eq!(told("mapped_bytes"), 40 << 20);
-    assert_eq!(told("rest_bytes"), most - told("held_bytes") - told("mapped_bytes"));
-    assert!(told("page_faults") >= (70 << 20) / 4096 / 512, "{answer}");
-    assert_eq!(told("threads"), 1);
+    assert!((30 << 20..31 << 20).contains(&reported("held_bytes")), "{answer}");
+    assert_eq!(reported("mapped_bytes"), 40 << 20);
+    assert_eq!(reported("rest_bytes"), most - reported("held_bytes") - reported("mapped_bytes"));
+    assert!(reported("page_faults") >= (70 << 20) / 4096 / 512, "{answer}");
+    assert_eq!(reported("threads"), 1);
     let text = Shown::from(run(cairn().arg("report").arg(recording(&directory).path)));
     assert!(text.output.contains("40.0 MiB    mapped by main"), "{text:?}");
 }

@@ -125,8 +125,8 @@ fn early_end_by_seccomp_is_said_by_every_reader() {
         let program = compile(&directory, "early.c", "early", &["-fno-builtin"]);
         let shown = shell(&directory, &format!("\"$0\" heap -o own.cairn {} {how} 5000", program.display()));
         assert_eq!((shown.status, shown.output.as_str()), (Some(0), ""), "{shown:?}");
-        let told = format!("cairn: recording ended early: {WHAT}");
-        assert!(shown.errors.contains(&told), "{shown:?}");
+        let answer = format!("cairn: recording ended early: {WHAT}");
+        assert!(shown.errors.contains(&answer), "{shown:?}");
         // Each event is counted, without a system call.
         assert!(shown.errors.contains("not in the numbers (10000 events)"), "{shown:?}");
         let report = assert_all_readers_say(&directory, "own.cairn", WHAT, false);

@@ -48,22 +48,22 @@ fn stop(directory: &Path) {
 /// Calls `end` to end the program after enough reads, and compares.
 fn follow(mut child: Child, path: &Path, end: impl Fn()) {
     let mut heap = LiveHeap::open(path).unwrap();
-    let (mut looks, mut grown, mut last) = (0, 0, 0);
+    let (mut attempts, mut grown, mut last) = (0, 0, 0);
     let began = Instant::now();
     while !heap.update().unwrap().has_ended {
         let allocations = heap.snapshot().profile.totals.allocations;
         assert!(allocations >= last);
         grown += u32::from(allocations > last);
-        (last, looks) = (allocations, looks + 1);
+        (last, attempts) = (allocations, attempts + 1);
         if allocations > 3_000 && grown > 3 {
             end();
         }
         assert!(began.elapsed() < PATIENCE, "its end is not seen");
-        let pause = RandomState::new().hash_one(looks) % 200;
+        let pause = RandomState::new().hash_one(attempts) % 200;
         std::thread::sleep(Duration::from_millis(pause));
     }
     child.wait().unwrap();
-    assert!(grown > 1, "{grown} of {looks} reads found new events");
+    assert!(grown > 1, "{grown} of {attempts} reads found new events");
     let whole = HeapRecording::new(Recording::open(path).unwrap());
     let read = whole.read(Scope::default()).unwrap();
     let live = heap.snapshot();

@@ -372,7 +372,7 @@ fn answer(arguments: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>) {
 /// An answer does not show whether a summary in the recording or its events are its source.
 #[test]
 fn answers_are_equal_with_and_without_a_summary() {
-    let directory = Directory::new("kept");
+    let directory = Directory::new("retained");
     let spool = directory.write("app.spool", &recorded(500));
     let (path, other) = (directory.0.join("app.cairn"), directory.write("other.cairn", &recorded(40)));
     cairn().args(["pack", text(&spool), "--sums", "never"]).assert().success();

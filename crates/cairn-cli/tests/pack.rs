@@ -48,7 +48,7 @@ fn a_pipe_in_and_a_pipe_out_are_fine() {
 }
 
 #[test]
-fn what_is_no_recording_is_told_with_its_name() {
+fn wrong_files_are_reported_with_their_name() {
     cairn().args(["pack", "-o", "-", "-"]).stdin("hello").assert().code(1).stderr_eq(str![[r#"
 cairn: -: no cairn recording: it begins with other bytes
 

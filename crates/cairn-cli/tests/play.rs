@@ -159,17 +159,17 @@ fn filters_choose_events() {
 fn play_reports_files_of_another_build_and_skips_them() {
     let path = file("another-build.cairn", &recording(&[0xab; 20]));
     let stack = ["--from", "10ms", "--to", "10.5ms", "--symbols", "fixtures/device"];
-    let (text, told, code) = output(&stack, &path);
+    let (text, answer, code) = output(&stack, &path);
     assert!(text.contains("\"app.elf\"! 0x10338: app.elf+0x338\n"), "{text}");
     assert!(!text.contains("make_header"), "{text}");
     let expected = "app.elf: a file was not used: fixtures/device/app.elf is of a different build: its build id is \
                     da63198404a6114c8ea27c5f69933418ecf5c0dd, recorded was abababababababababababababababababababab";
-    assert!(told.contains(expected), "{told}");
+    assert!(answer.contains(expected), "{answer}");
     assert_eq!(code, 0);
 
-    let (text, told, _) = output(&[&stack[..], &["--allow-mismatch"]].concat(), &path);
+    let (text, answer, _) = output(&[&stack[..], &["--allow-mismatch"]].concat(), &path);
     assert!(text.contains("./app.c(81): make_header [inlined]\n"), "{text}");
-    assert!(told.contains("app.elf: names may be wrong: "), "{told}");
+    assert!(answer.contains("app.elf: names may be wrong: "), "{answer}");
 }
 
 #[test]
@@ -201,14 +201,15 @@ fn cut_anywhere_everything_readable_is_printed() {
     // At each block, in each, and inside of the header.
     let cuts = (0..bytes.len()).step_by(4099).chain([1, 8, 63, 64, 65535, 65536, bytes.len() - 1]);
     for length in cuts {
-        let (text, told, code) = output(&["--no-symbols", "--stacks"], &file("cut.cairn", &bytes[..length]));
+        let (text, answer, code) =
+            output(&["--no-symbols", "--stacks"], &file("cut.cairn", &bytes[..length]));
         for line in text.lines().filter(|line| line.contains("thread 471")) {
             assert!(whole.contains(line.split(" \"").next().unwrap()), "{length}: invented: {line}");
         }
         // Events lost during recording are no fault of the file.
-        let of_file = told.lines().filter(|line| !line.contains("3 events were lost"));
-        assert_eq!(code == 0, of_file.count() == 0, "{length}: {code} {told}");
-        assert!(matches!(code, 0 | 1 | 3), "{length}: {code} {told}");
+        let of_file = answer.lines().filter(|line| !line.contains("3 events were lost"));
+        assert_eq!(code == 0, of_file.count() == 0, "{length}: {code} {answer}");
+        assert!(matches!(code, 0 | 1 | 3), "{length}: {code} {answer}");
         codes.push(code);
     }
     assert!(codes.contains(&1) && codes.contains(&3), "{codes:?}");

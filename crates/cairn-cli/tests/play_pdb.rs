@@ -53,9 +53,9 @@ Sun Apr  8 20:05:44 2018.000001: {
 }
 
 "#]]);
-        let told = format!(
+        let answer = format!(
             "cairn: program.exe: names are those of [..]/{used}; whether that is the same build is not recorded\n"
         );
-        play.stderr_eq(told);
+        play.stderr_eq(answer);
     }
 }

@@ -176,17 +176,17 @@ fn play_ends_soon_at_every_cut_and_reports_it() {
 
 #[test]
 fn play_refuses_files_that_are_no_tracker_recording() {
-    let told = |arguments: &[&str], text| {
+    let answer = |arguments: &[&str], text| {
         cairn().arg("play").args(arguments).assert().code(1).stdout_eq("").stderr_eq(text);
     };
-    told(&["no/such.cairn"], "cairn: no/such.cairn: No such file or directory (os error 2)\n");
-    told(
+    answer(&["no/such.cairn"], "cairn: no/such.cairn: No such file or directory (os error 2)\n");
+    answer(
         &["fixtures"],
         "cairn: fixtures: not a recording: it is a directory; name a recording in it; [..]\n",
     );
-    told(&["/dev/null"], "cairn: /dev/null: not a recording: the file is empty; [..]\n");
-    told(&["README.md"], "cairn: README.md: not a recording: it begins with other bytes; [..]\n");
-    told(
+    answer(&["/dev/null"], "cairn: /dev/null: not a recording: the file is empty; [..]\n");
+    answer(&["README.md"], "cairn: README.md: not a recording: it begins with other bytes; [..]\n");
+    answer(
         &["fixtures/device/app.elf"],
         "cairn: fixtures/device/app.elf: not a recording: it is a program or library; [..]\n",
     );

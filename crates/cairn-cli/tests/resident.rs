@@ -31,20 +31,21 @@ fn resident_memory_is_that_of_the_program() {
         serde_json::from_slice(&run(cairn().args(["report", "--json", "--no-symbols"]).arg(path)).stdout)
             .unwrap()
     };
-    let told = json(&path);
-    let (most, own) = (told["most_resident_bytes"].as_u64().unwrap(), told["cairn_resident_bytes"].as_u64());
+    let answer = json(&path);
+    let (most, own) =
+        (answer["most_resident_bytes"].as_u64().unwrap(), answer["cairn_resident_bytes"].as_u64());
     let own = own.expect("cairn's own share is known");
     assert!(own > MIB, "{own}");
     assert!(
         most.abs_diff(plain) <= (plain / 20).max(MIB),
         "{most} of the program, {own} of cairn; {plain} without it"
     );
-    let samples = told["usage"].as_array().unwrap();
+    let samples = answer["usage"].as_array().unwrap();
     assert!(samples.iter().any(|sample| sample["cairn_bytes"].as_u64() == Some(own)), "{samples:?}");
 
     // It goes into the sums, and out of them.
     run(cairn().args(["pack", "--in-place"]).arg(&path));
-    assert_eq!(json(&path), told);
+    assert_eq!(json(&path), answer);
     let text =
         |arguments: &[&str]| String::from_utf8(run(cairn().args(arguments).arg(&path)).stdout).unwrap();
     let report = text(&["report", "--no-symbols"]);

@@ -89,8 +89,11 @@ fn a_thread_can_be_chosen_by_name_and_by_number() {
     assert!(!text.contains("wait_for_work"), "{text}");
     let (text, _, _) = snapshot(&[&waiting.id(), "-t", &waiting.id()]);
     assert!(text.contains("wait_for_worker") && text.matches("\nthread ").count() == 1, "{text}");
-    let (_, told, code) = snapshot(&[&waiting.id(), "-t", "nobody"]);
-    assert!(told.starts_with("cairn: no such thread; there are: ") && told.contains(" worker"), "{told}");
+    let (_, answer, code) = snapshot(&[&waiting.id(), "-t", "nobody"]);
+    assert!(
+        answer.starts_with("cairn: no such thread; there are: ") && answer.contains(" worker"),
+        "{answer}"
+    );
     assert_eq!(code, 1);
 }
 
@@ -136,8 +139,8 @@ fn a_recorded_snapshot_plays_as_it_was_shown() {
     assert_eq!(functions(&played), functions(&text), "{played}");
     assert!(played.contains(" \"worker\": \"snapshot\"\n"), "{played}");
 
-    let (_, told, code) = snapshot(&[&waiting.id(), "--output", path]);
-    assert!(code == 1 && told.contains("--force"), "a recording is overwritten: {told}");
+    let (_, answer, code) = snapshot(&[&waiting.id(), "--output", path]);
+    assert!(code == 1 && answer.contains("--force"), "a recording is overwritten: {answer}");
 }
 
 #[test]
@@ -145,26 +148,26 @@ fn snapshot_takes_no_names_from_a_replaced_program() {
     let waiting = Waiting::start("waiting-replaced");
     fs::remove_file(&waiting.program).unwrap();
     fs::copy("/bin/true", &waiting.program).unwrap();
-    let (text, told, code) = snapshot(&[&waiting.id()]);
+    let (text, answer, code) = snapshot(&[&waiting.id()]);
     assert_eq!(code, 0);
     assert!(!text.contains("wait_for_work") && text.contains(" (file replaced or deleted)\n"), "{text}");
-    assert!(told.contains("waiting-replaced: a file was not used: "), "{told}");
+    assert!(answer.contains("waiting-replaced: a file was not used: "), "{answer}");
 }
 
 #[test]
 fn snapshot_reports_unreadable_processes() {
-    let (_, told, code) = snapshot(&["4194304"]);
-    assert_eq!((told.as_str(), code), ("cairn: there is no process 4194304\n", 1));
+    let (_, answer, code) = snapshot(&["4194304"]);
+    assert_eq!((answer.as_str(), code), ("cairn: there is no process 4194304\n", 1));
     assert_eq!(snapshot(&["init"]).2, 2);
 
-    let waiting = Waiting::start("waiting-told");
+    let waiting = Waiting::start("waiting-answer");
     let tasks = fs::read_dir(format!("/proc/{}/task", waiting.id())).unwrap();
     let thread = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
     let thread = thread.into_iter().find(|thread| *thread != waiting.id()).unwrap();
-    let (_, told, code) = snapshot(&[&thread]);
+    let (_, answer, code) = snapshot(&[&thread]);
     let expected =
         format!("{thread} is a thread of process {}; give the number of the process", waiting.id());
-    assert!(told.contains(&expected) && code == 1, "{told}");
+    assert!(answer.contains(&expected) && code == 1, "{answer}");
 
     let mut ended = Command::new("true").spawn().unwrap();
     let zombie = ended.id().to_string();
@@ -173,8 +176,8 @@ fn snapshot_reports_unreadable_processes() {
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(2));
     }
-    let (_, told, code) = snapshot(&[&zombie]);
-    assert!(told.contains(" has ended; only its exit status is left") && code == 1, "{told}");
+    let (_, answer, code) = snapshot(&[&zombie]);
+    assert!(answer.contains(" has ended; only its exit status is left") && code == 1, "{answer}");
     ended.wait().unwrap();
 }
 
@@ -193,11 +196,11 @@ fn snapshot_explains_how_to_get_permission() {
     let output = Command::new(&cairn).args(["snapshot", &waiting.id()]).uid(65534).gid(65534).output();
     fs::remove_file(&cairn).unwrap();
     let output = output.unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
+    let answer = String::from_utf8(output.stderr).unwrap();
     assert!(
-        told.starts_with(&format!("cairn: no permission to look at process {}: ", waiting.id())),
-        "{told}"
+        answer.starts_with(&format!("cairn: no permission to look at process {}: ", waiting.id())),
+        "{answer}"
     );
-    assert!(told.contains("sudo") || told.contains("restart"), "{told}");
+    assert!(answer.contains("sudo") || answer.contains("restart"), "{answer}");
     assert_eq!(output.status.code(), Some(1));
 }

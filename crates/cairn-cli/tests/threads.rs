@@ -69,7 +69,7 @@ fn threads_in_turn_are_rows_of_their_own() {
 
 // Failed before: as above, and after packing as well.
 #[test]
-fn threads_in_turn_are_told_apart_in_a_spool() {
+fn threads_in_turn_are_distinguished_in_a_spool() {
     let directory = scratch("threads_in_turn_spool");
     let program = compile(&directory, "threads_in_turn.c", "jobs", &["-fno-builtin"]);
     let path = record("threads_in_turn_library", &[]);

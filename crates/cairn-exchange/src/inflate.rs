@@ -61,7 +61,7 @@ impl<'r> Unpacked<'r> {
 
     /// Returns the budget of the file's reader.
     pub(crate) fn budget(&self) -> Budget {
-        Budget { format: self.format, limit: self.limits.memory(), kept_bytes: 0 }
+        Budget { format: self.format, limit: self.limits.memory(), retained_bytes: 0 }
     }
 
     /// Returns the next bytes; empty at the end.
@@ -138,14 +138,14 @@ impl<R: Read> Read for Counted<R> {
 pub(crate) struct Budget {
     format: &'static str,
     limit: UnpackLimit,
-    kept_bytes: u64,
+    retained_bytes: u64,
 }
 
 impl Budget {
     /// Charges memory that is about to be allocated.
     pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), ExchangeError> {
-        self.kept_bytes = self.kept_bytes.saturating_add(bytes as u64);
-        if self.kept_bytes > self.limit.limit_bytes {
+        self.retained_bytes = self.retained_bytes.saturating_add(bytes as u64);
+        if self.retained_bytes > self.limit.limit_bytes {
             return Err(ExchangeError::TooLarge { format: self.format, limit: self.limit });
         }
         Ok(())
@@ -153,7 +153,7 @@ impl Budget {
 
     /// Refunds memory that was freed.
     pub(crate) fn release(&mut self, bytes: usize) {
-        self.kept_bytes = self.kept_bytes.saturating_sub(bytes as u64);
+        self.retained_bytes = self.retained_bytes.saturating_sub(bytes as u64);
     }
 }
 

@@ -395,7 +395,7 @@ int main(void) {
         raise(SIGRTMIN + 3);
         if (count != sent) { puts("lost"); return 1; }
     }
-    puts("kept");
+    puts("retained");
 }
 "#,
     );
@@ -412,7 +412,7 @@ int main(void) {
     // SAFETY: `kill` touches no memory of this process; the child was not waited for, so its id is
     // valid.
     unsafe { libc::kill(running.id() as i32, libc::SIGTERM) };
-    assert_eq!(running.line(), "kept");
+    assert_eq!(running.line(), "retained");
 }
 
 #[cfg(target_arch = "x86_64")]

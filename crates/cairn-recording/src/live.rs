@@ -87,7 +87,7 @@ impl Live {
     pub fn had_news(&self) -> bool {
         match &self.reader {
             LiveReader::Spool(spool) => spool.had_news(),
-            LiveReader::Packed(packed) => packed.idle_looks() == 0,
+            LiveReader::Packed(packed) => packed.idle_reads() == 0,
         }
     }
 
@@ -159,7 +159,7 @@ impl Live {
     pub fn is_settled(&self, recording: &Recording) -> bool {
         match &self.reader {
             LiveReader::Spool(_) => true,
-            LiveReader::Packed(packed) => packed.idle_looks() >= SETTLED_LOOKS && !recording.source.is_held(),
+            LiveReader::Packed(packed) => packed.idle_reads() >= SETTLED_READS && !recording.source.is_held(),
         }
     }
 
@@ -175,7 +175,7 @@ impl Live {
 /// Number of reads without new data after which a file is finished; 10.
 ///
 /// Used where the kernel does not report whether the file is held.
-const SETTLED_LOOKS: u32 = 10;
+const SETTLED_READS: u32 = 10;
 
 /// Whether the recorded process is there. Where that cannot be known it is taken to be.
 pub fn is_running(process: u32) -> bool {

@@ -215,9 +215,9 @@ fn frees_of_older_blocks_are_counted_and_take_nothing() {
 
 /// All events as text, in order, with times as exact as packing keeps them.
 #[derive(Default)]
-struct Told(Vec<String>);
+struct Reported(Vec<String>);
 
-impl Events for Told {
+impl Events for Reported {
     fn alloc(&mut self, event: &Alloc) {
         let at = At { nanos: 0, ..event.at };
         self.0.push(format!("{:?}", Alloc { at, ..*event }));
@@ -240,10 +240,10 @@ impl Events for Told {
     }
 }
 
-fn told(recording: &Recording, wanted: &Wanted) -> Vec<String> {
-    let mut told = Told::default();
-    recording.read(wanted, &mut told).unwrap();
-    told.0
+fn answer(recording: &Recording, wanted: &Wanted) -> Vec<String> {
+    let mut answer = Reported::default();
+    recording.read(wanted, &mut answer).unwrap();
+    answer.0
 }
 
 fn packed(recording: &Recording) -> Vec<u8> {
@@ -309,16 +309,16 @@ fn a_packed_recording_tells_what_the_spool_tells() {
             assert!(packed.frames(stack).eq(spool.frames(stack)), "{stack:?}");
             assert_eq!(packed.stacks().parent(stack), spool.stacks().parent(stack));
         }
-        let (ours, theirs) = (told(&packed, &Wanted::ALL), told(&spool, &Wanted::ALL));
+        let (ours, theirs) = (answer(&packed, &Wanted::ALL), answer(&spool, &Wanted::ALL));
         for (ours, theirs) in ours.iter().zip(&theirs) {
             assert_eq!(ours, theirs);
         }
         assert_eq!(ours.len(), theirs.len());
-        assert_eq!(told(&packed, &Wanted::HEAP), told(&spool, &Wanted::HEAP));
-        assert_eq!(told(&packed, &Wanted::OTHERS), told(&spool, &Wanted::OTHERS));
+        assert_eq!(answer(&packed, &Wanted::HEAP), answer(&spool, &Wanted::HEAP));
+        assert_eq!(answer(&packed, &Wanted::OTHERS), answer(&spool, &Wanted::OTHERS));
         let window = Wanted::OTHERS.between(3_000_000, 6_000_000);
-        assert!(!told(&packed, &window).is_empty());
-        assert_eq!(told(&packed, &window), told(&spool, &window));
+        assert!(!answer(&packed, &window).is_empty());
+        assert_eq!(answer(&packed, &window), answer(&spool, &window));
 
         let (seen, unmatched) = see(&packed);
         let summary = packed.totals().unwrap();
@@ -386,7 +386,7 @@ fn a_window_of_a_spool_tells_what_the_whole_tells_of_that_time() {
     for (since, until) in windows {
         let window = Recording::from_bytes_window(bytes.clone(), |_| (since, until)).unwrap();
         let wanted = Wanted::OTHERS.between(since, until);
-        assert_eq!(told(&window, &Wanted::ALL), told(&whole, &wanted), "{since}..{until}");
+        assert_eq!(answer(&window, &Wanted::ALL), answer(&whole, &wanted), "{since}..{until}");
         assert_eq!(window.modules(), whole.modules());
         assert_eq!((window.threads(), window.end()), (whole.threads(), whole.end()));
         assert!(window.stacks().ids().eq(whole.stacks().ids()));
@@ -395,7 +395,7 @@ fn a_window_of_a_spool_tells_what_the_whole_tells_of_that_time() {
     let packed = packed(&whole);
     let (since, until) = (end / 3, end / 2);
     let window = Recording::from_bytes_window(packed, |_| (since, until)).unwrap();
-    assert_eq!(told(&window, &Wanted::ALL), told(&whole, &Wanted::OTHERS.between(since, until)));
+    assert_eq!(answer(&window, &Wanted::ALL), answer(&whole, &Wanted::OTHERS.between(since, until)));
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn a_window_reads_no_more_of_a_spool_than_it_needs() {
     let whole = Recording::from_bytes(bytes.clone()).unwrap();
     let (_, end) = whole.end().unwrap();
     let (since, until) = (end / 2, end / 2 + end / 50);
-    let before = told(&whole, &Wanted::OTHERS.between(since, until));
+    let before = answer(&whole, &Wanted::OTHERS.between(since, until));
     assert!(before.len() > 100);
     // Damage in the first segment that was full before; what is not read is not noticed.
     let mut blocks = bytes.chunks_mut(65536).skip(1);
@@ -413,14 +413,14 @@ fn a_window_reads_no_more_of_a_spool_than_it_needs() {
     assert!(!Recording::from_bytes(bytes.clone()).unwrap().findings().is_empty());
     let window = Recording::from_bytes_window(bytes, |_| (since, until)).unwrap();
     assert_eq!(window.findings(), []);
-    assert_eq!(told(&window, &Wanted::ALL), before);
+    assert_eq!(answer(&window, &Wanted::ALL), before);
 }
 
 /// Opens and reads whatever the bytes are; no more than that it ends is asked for.
 fn survive(bytes: Vec<u8>) {
     if let Ok(recording) = Recording::from_bytes(bytes) {
-        let mut told = Sum::default();
-        let _ = recording.read(&Wanted::ALL, &mut told);
+        let mut answer = Sum::default();
+        let _ = recording.read(&Wanted::ALL, &mut answer);
         for stack in recording.stacks().ids() {
             recording.frames(stack).for_each(drop);
         }
@@ -443,7 +443,7 @@ impl Events for Sum {
 fn packed_recording_cut_anywhere_gives_events_before_the_cut() {
     let spool = Recording::from_bytes(rich(3, 300)).unwrap();
     let bytes = packed(&spool);
-    let whole = told(&spool, &Wanted::ALL);
+    let whole = answer(&spool, &Wanted::ALL);
     let mut most = 0;
     for cut in 0..bytes.len() {
         let recording = match Recording::from_bytes(bytes[..cut].to_vec()) {
@@ -454,7 +454,7 @@ fn packed_recording_cut_anywhere_gives_events_before_the_cut() {
             }
         };
         assert!(!recording.findings().is_empty(), "cut at {cut}");
-        let seen = told(&recording, &Wanted::ALL);
+        let seen = answer(&recording, &Wanted::ALL);
         // Chunks of other kinds may be missing, but none is invented and none is out of order.
         let mut rest = whole.iter();
         assert!(seen.iter().all(|event| rest.any(|other| other == event)), "cut at {cut}");
@@ -466,7 +466,7 @@ fn packed_recording_cut_anywhere_gives_events_before_the_cut() {
 #[test]
 fn a_spool_cut_anywhere_tells_the_records_before_the_cut() {
     let bytes = rich(4, 120);
-    let whole = told(&Recording::from_bytes(bytes.clone()).unwrap(), &Wanted::OTHERS);
+    let whole = answer(&Recording::from_bytes(bytes.clone()).unwrap(), &Wanted::OTHERS);
     let interesting = (0..bytes.len()).filter(|cut| cut % 65536 < 8192 && (*cut < 200 || cut % 3 == 0));
     let mut lengths = Vec::new();
     for cut in interesting {
@@ -474,7 +474,7 @@ fn a_spool_cut_anywhere_tells_the_records_before_the_cut() {
             Ok(recording) => {
                 let torn =
                     recording.findings().iter().any(|finding| matches!(finding, Finding::TornTail { .. }));
-                let seen = told(&recording, &Wanted::OTHERS).len();
+                let seen = answer(&recording, &Wanted::OTHERS).len();
                 // The last segment is rarely full: what is cut there was never written.
                 assert!(torn || seen == whole.len(), "cut at {cut}: {:?}", recording.findings());
                 lengths.push(seen);
@@ -522,8 +522,8 @@ fn fixtures_cut_at_any_byte_open_or_say_what_is_wrong() {
                         assert!(
                             !said.is_empty() && said.iter().all(|finding| !finding.to_string().is_empty())
                         );
-                        let mut told = Sum::default();
-                        recording.read(&Wanted::ALL, &mut told).unwrap();
+                        let mut answer = Sum::default();
+                        recording.read(&Wanted::ALL, &mut answer).unwrap();
                     }
                     Err(error) => {
                         assert!(cut < 64 && !error.to_string().is_empty(), "{name}: {cut}: {error}")
@@ -587,7 +587,7 @@ fn repair_checks(bytes: &mut [u8]) {
 /// Every released version's recording opens for ever and tells the same. `CAIRN_UPDATE_FIXTURES=1`
 /// writes the files of the present version; those of a released one stay as they are.
 #[test]
-fn recordings_of_every_version_tell_what_they_told() {
+fn recordings_of_every_version_read_as_before() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");
     let path = |name: &str| std::path::Path::new(directory).join(name);
     if std::env::var_os("CAIRN_UPDATE_FIXTURES").is_some() {
@@ -597,9 +597,9 @@ fn recordings_of_every_version_tell_what_they_told() {
         std::fs::write(path("spool.cairn"), spool).unwrap();
         // packed.cairn has the older kind of chunks, which nothing writes any more.
         std::fs::write(path("packed-stream.cairn"), packed(&recording)).unwrap();
-        std::fs::write(path("told.txt"), story(&recording)).unwrap();
+        std::fs::write(path("expected.txt"), story(&recording)).unwrap();
     }
-    let expected = std::fs::read_to_string(path("told.txt")).unwrap();
+    let expected = std::fs::read_to_string(path("expected.txt")).unwrap();
     for name in ["spool.cairn", "packed.cairn", "packed-stream.cairn"] {
         let recording = Recording::open(path(name)).unwrap();
         assert!(
@@ -628,7 +628,7 @@ fn story(recording: &Recording) -> String {
         ));
     }
     // Recordings of the first release do not have cairn's own share of the memory.
-    let events = told(recording, &Wanted::ALL).into_iter();
+    let events = answer(recording, &Wanted::ALL).into_iter();
     lines.extend(events.map(|line| line.replace(", own_bytes: None", "")));
     lines.push(format!("{:?} {:?}", recording.end(), recording.findings()));
     lines.join("\n") + "\n"

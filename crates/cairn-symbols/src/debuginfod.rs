@@ -43,9 +43,9 @@ pub(crate) fn fetch(build_id: &BuildId, kind: FileRole) -> Option<PathBuf> {
     let directory = cache_directory()?.join(build_id.to_string());
     let place = directory.join(kind.name());
     // A cache that another user can write to is not trusted.
-    let kept = Directory::private_if_there(&directory)
+    let retained = Directory::private_if_there(&directory)
         .and_then(|directory| directory.read_own(kind.name().as_ref()));
-    if kept.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.len() > 0) {
+    if retained.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.len() > 0) {
         return Some(place);
     }
     let wanted = (build_id.clone(), kind);

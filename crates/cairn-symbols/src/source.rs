@@ -214,11 +214,11 @@ impl FrameSink {
     pub(crate) fn push(&mut self, frame: RawFrame<'_>) {
         let name = frame.name.map(|name| self.name(name, frame.language));
         let file = frame.file.map(|file| self.file(file));
-        self.push_kept(frame, name, file);
+        self.push_retained(frame, name, file);
     }
 
     /// Adds the next outer frame from deduplicated texts.
-    pub(crate) fn push_kept(
+    pub(crate) fn push_retained(
         &mut self,
         frame: RawFrame<'_>,
         name: Option<CachedName>,

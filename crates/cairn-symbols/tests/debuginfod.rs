@@ -100,7 +100,7 @@ fn debuginfod_is_off_without_environment() {
 
 #[test]
 fn debuginfod_caches_downloads() {
-    let cache = scratch("kept");
+    let cache = scratch("retained");
     let (url, asked) = serve(Some(fs::read(debug_file()).unwrap()), 1);
     assert!(run_child(Some(&url), &cache).ends_with(WITH));
     let request = asked.recv().unwrap();

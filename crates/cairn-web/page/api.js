@@ -26,8 +26,8 @@ export class Api {
     const address = `/api/1/${path}${query.size ? `?${query}` : ''}`;
     const answer = await fetch(address, { cache: 'no-store', credentials: 'omit', redirect: 'error', ...options, headers: { 'X-Cairn-Token': this.token } });
     if (answer.ok) return answer;
-    const told = await answer.json().catch(() => ({}));
-    throw new Refused(answer.status, told.error || `the server answered ${answer.status}`);
+    const reported = await answer.json().catch(() => ({}));
+    throw new Refused(answer.status, reported.error || `the server answered ${answer.status}`);
   }
 
   async recordings() {

@@ -85,11 +85,11 @@ export function showModules(table, model, metric, range, sums) {
     const life = element('span', { class: 'life', 'aria-hidden': 'true' });
     life.style.left = `${100 * from}%`;
     life.style.width = `max(2px, ${100 * Math.max(0, to - from)}%)`;
-    const told = `${timeText(module.loaded_nanos)} – ${module.unloaded_nanos === null ? 'end' : timeText(module.unloaded_nanos)}`;
+    const reported = `${timeText(module.loaded_nanos)} – ${module.unloaded_nanos === null ? 'end' : timeText(module.unloaded_nanos)}`;
     const name = element('th', { scope: 'row', title: module.build_id ? `build id ${module.build_id}` : 'no build id' }, nameElement(module.path));
     if (module.path) name.append(' ', copyButton(module.path, 'path'));
     return element('tr', {}, name, barCell(text(value(module)), most ? value(module) / most : 0),
-      element('td', { class: 'lifeline' }, life, element('span', { class: 'told' }, told)));
+      element('td', { class: 'lifeline' }, life, element('span', { class: 'reported' }, reported)));
   });
   table.tBodies[0].replaceChildren(...rows);
 }

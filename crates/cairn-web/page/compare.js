@@ -84,9 +84,9 @@ export class Comparison {
     byId('comparison').hidden = false;
     if (isOther) this.makeTimelines({ before: contents[0], after: contents[1] });
     SIDES.forEach((side, i) => {
-      const told = content[side];
+      const reported = content[side];
       const name = [before, after][i];
-      byId(`${side}-name`).replaceChildren(element('b', {}, side === 'before' ? 'Before: ' : 'After: '), nameElement(name), ` · ${told.command.join(' ').slice(0, 200)}`);
+      byId(`${side}-name`).replaceChildren(element('b', {}, side === 'before' ? 'Before: ' : 'After: '), nameElement(name), ` · ${reported.command.join(' ').slice(0, 200)}`);
     });
     byId('comparison-note').textContent = [
       ...(content.put_together ? [`${countText(content.put_together)} smaller calls are put together.`] : []),

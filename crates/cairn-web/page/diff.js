@@ -26,14 +26,14 @@ export class DiffModel {
     return this.keys.get(f);
   }
 
-  kept(key, make) {
+  retained(key, make) {
     if (!this.values.has(key)) this.values.set(key, make());
     return this.values.get(key);
   }
 
   /** What each call has by itself: `before` or `after`, or the larger of both, so that what is gone has its width as well. */
   own(side, metric) {
-    return this.kept(`own ${side} ${metric.column}`, () => {
+    return this.retained(`own ${side} ${metric.column}`, () => {
       if (side !== 'both') return this.content.column(`${side}_${metric.column}`);
       const [before, after] = [this.own('before', metric), this.own('after', metric)];
       return before.map((value, call) => Math.max(value, after[call]));
@@ -41,7 +41,7 @@ export class DiffModel {
   }
 
   totals(side, metric) {
-    return this.kept(`totals ${side} ${metric.column}`, () => {
+    return this.retained(`totals ${side} ${metric.column}`, () => {
       const totals = Float64Array.from(this.own(side, metric));
       for (let call = this.calls - 1; call > 0; call--) totals[this.parents[call]] += totals[call];
       return totals;
@@ -50,7 +50,7 @@ export class DiffModel {
 
   /** By function, itself and with all that it calls, before and after; recursion counts once. */
   byFunction(metric) {
-    return this.kept(`functions ${metric.column}`, () => {
+    return this.retained(`functions ${metric.column}`, () => {
       const count = this.names.length;
       const sums = {};
       for (const side of ['before', 'after']) {

@@ -198,9 +198,9 @@ export class Page {
 
   showSearch() {
     const { found, model, metric, range } = this;
-    const told = byId('found');
+    const reported = byId('found');
     if (!found) {
-      told.textContent = '';
+      reported.textContent = '';
       return;
     }
     let functions = 0;
@@ -208,7 +208,7 @@ export class Page {
     const sum = model.matchedTotal(found, metric, range);
     const text = metric.isBytes ? bytesText : countText;
     const share = shareText(sum, model.totals(metric, range)[0]);
-    told.textContent = `${countText(functions)} function${functions === 1 ? '' : 's'}: ${text(sum)}${share ? `, ${share}` : ''}`;
+    reported.textContent = `${countText(functions)} function${functions === 1 ? '' : 's'}: ${text(sum)}${share ? `, ${share}` : ''}`;
   }
 
   showRange() {

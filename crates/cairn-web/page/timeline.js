@@ -196,8 +196,8 @@ export class Timeline {
     const near = this.content.marks.filter((mark) => Math.abs(this.x(mark.nanos) - (event.clientX - box.left)) < 3);
     const marks = near.slice(0, 5).map((mark) => `\nmark: ${mark.text}`).join('');
     const value = this.most[bin] || 0;
-    const told = this.times === 'all' ? `at most ${bytesText(value)}` : `${countText(value)} allocations`;
-    const title = this.times === 'none' ? '' : `${timeText(Math.max(0, nanos))}: ${told}${marks}`;
+    const reported = this.times === 'all' ? `at most ${bytesText(value)}` : `${countText(value)} allocations`;
+    const title = this.times === 'none' ? '' : `${timeText(Math.max(0, nanos))}: ${reported}${marks}`;
     if (this.canvas.title !== title) this.canvas.title = title;
   }
 

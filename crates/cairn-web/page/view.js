@@ -169,9 +169,9 @@ class View {
       if (this.id) await this.load();
       return;
     }
-    this.looks = (this.looks || 0) + 1;
+    this.reads = (this.reads || 0) + 1;
     // Others may have begun.
-    if (this.looks % 5 === 0) await this.relist();
+    if (this.reads % 5 === 0) await this.relist();
     const { id } = this;
     // Of one that has ended the last part comes when the command has packed it.
     if (!this.shown?.is_growing && !this.grown.has(id)) return;
@@ -253,9 +253,9 @@ class View {
     if (!shown) return;
     byId('live').setAttribute('aria-pressed', String(isFollowed));
     byId('live').textContent = isFollowed ? 'Live' : 'Paused';
-    const told = shown.is_growing ? { recording: 'it records', paused: 'recording is stopped', full: 'its file is full', starting: 'it begins' }[shown.state] || shown.state : 'the program has ended';
+    const reported = shown.is_growing ? { recording: 'it records', paused: 'recording is stopped', full: 'its file is full', starting: 'it begins' }[shown.state] || shown.state : 'the program has ended';
     const { behind } = this;
-    const text = `process ${shown.process}: ${shown.is_growing && behind ? `catching up: ${timeText(behind)} behind` : told}`;
+    const text = `process ${shown.process}: ${shown.is_growing && behind ? `catching up: ${timeText(behind)} behind` : reported}`;
     document.body.classList.toggle('catching-up', Boolean(shown.is_growing && behind));
     if (byId('live-state').textContent !== text) byId('live-state').textContent = text;
     for (const id of ['record-start', 'record-stop', 'record-mark', 'mark-text']) byId(id).disabled = !shown.is_growing;

@@ -234,9 +234,9 @@ impl Paths {
         let source = names.source_line(line);
         let function = names.function(source.function);
         let last_part = |path: &Arc<str>| path.rsplit(['/', '\\']).next().unwrap_or(path).to_owned();
-        let is_told = function.is_named || function.module.is_none();
+        let is_reported = function.is_named || function.module.is_none();
         let frame = DiffFrame {
-            function: is_told.then(|| Arc::clone(&function.name)),
+            function: is_reported.then(|| Arc::clone(&function.name)),
             module: without_version(names.module(function.module)).to_owned(),
             file: source.file.as_ref().map(last_part),
         };

@@ -12,7 +12,7 @@ const flames = [...document.querySelectorAll("#flames g")].map(element => ({
   value: Number(element.dataset.v),
 }));
 const SIDE = 10, INNER = 1180, CHARACTER = 7.2;
-const told = document.getElementById("told"), reset = document.getElementById("reset");
+const reported = document.getElementById("description"), reset = document.getElementById("reset");
 const whole = Number(document.documentElement.dataset.whole);
 
 // A title is the name, where it is, and the numbers, each on a line.
@@ -55,7 +55,7 @@ function search(wanted) {
       end = flame.start + flame.share;
     }
   }
-  told.textContent = lower ? `"${wanted}": ${found.length} frames, ${(100 * sum / (whole || 1)).toFixed(1)} %` : "";
+  reported.textContent = lower ? `"${wanted}": ${found.length} frames, ${(100 * sum / (whole || 1)).toFixed(1)} %` : "";
 }
 
 const ask = () => search(prompt("Functions, files or modules that hold this text:", ""));
@@ -67,5 +67,5 @@ addEventListener("keydown", event => {
 });
 for (const flame of flames) {
   flame.element.addEventListener("click", () => zoom(flame));
-  flame.element.addEventListener("mouseenter", () => { told.textContent = flame.name.split("\n").join("  "); });
+  flame.element.addEventListener("mouseenter", () => { reported.textContent = flame.name.split("\n").join("  "); });
 }

@@ -92,7 +92,7 @@ impl Questions<'_> {
             self.write_flame(svg, tree, flame, height)?;
         }
         let below = height - 8.0;
-        writeln!(svg, "</g>\n<text class=\"sub\" id=\"told\" x=\"{SIDE}\" y=\"{below}\"></text>")?;
+        writeln!(svg, "</g>\n<text class=\"sub\" id=\"description\" x=\"{SIDE}\" y=\"{below}\"></text>")?;
         writeln!(svg, "<script><![CDATA[{SCRIPT}]]></script>\n</svg>")
     }
 

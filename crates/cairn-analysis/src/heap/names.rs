@@ -238,10 +238,10 @@ impl<'a> Names<'a> {
         for frame in &frames {
             let name = frame.function.clone().filter(|name| !name.is_empty());
             // Where only the start of a function is known, symbol files call it so.
-            let stands_for = |name: &str| {
+            let represents = |name: &str| {
                 name.strip_prefix(self.module(module)).is_some_and(|rest| rest.starts_with("+0x"))
             };
-            let is_named = name.as_deref().is_some_and(|name| !stands_for(name));
+            let is_named = name.as_deref().is_some_and(|name| !represents(name));
             let name = name.unwrap_or_else(|| self.stand_in(address));
             let line = self.line(name, is_named, module, frame.file.clone(), frame.line);
             // A compiler that inlines a recursion names the same line twice.

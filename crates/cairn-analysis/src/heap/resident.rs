@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_moment_of_most_is_kept_whatever_the_number_of_samples() {
+    fn moment_of_most_survives_any_number_of_samples() {
         let mut over_time = ResidentOverTime::default();
         over_time.map(0x1000, 0x1000, 7);
         for turn in 0..20_000_u64 {

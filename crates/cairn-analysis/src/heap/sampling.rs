@@ -53,18 +53,18 @@ impl Sampling {
     ///
     /// ```
     /// use cairn_analysis::heap::Sampling;
-    /// let weight = Sampling::All.stands_for(100);
+    /// let weight = Sampling::All.represents(100);
     /// assert_eq!((weight.value, Sampling::All.blocks(weight.blocks)), (100, 1));
     /// let sampled = Sampling::Poisson { mean_bytes: 1 << 20 };
-    /// assert!(sampled.blocks(sampled.stands_for(100).blocks) > 10_000);
+    /// assert!(sampled.blocks(sampled.represents(100).blocks) > 10_000);
     /// ```
     #[must_use]
-    pub fn stands_for(self, size_bytes: u64) -> Amount {
+    pub fn represents(self, size_bytes: u64) -> Amount {
         let Weight { blocks, bytes } = self.weigh(size_bytes);
         Amount { value: bytes, blocks }
     }
 
-    /// Converts a sum of weights from [`stands_for`](Self::stands_for) to blocks.
+    /// Converts a sum of weights from [`represents`](Self::represents) to blocks.
     #[must_use]
     pub fn blocks(self, weight: u64) -> u64 {
         match self {

@@ -59,7 +59,7 @@ pub struct Entry {
     pub allocated_bytes: u64,
     /// Blocks that were allocated; of lifetimes, blocks that were freed.
     ///
-    /// The unit is that of [`Sampling::stands_for`].
+    /// The unit is that of [`Sampling::represents`].
     pub allocations: u64,
     /// Bytes allocated less bytes freed.
     pub grown_bytes: i64,
@@ -83,10 +83,10 @@ impl Entry {
 /// Sorts entries by row and slice, and adds up those of the same.
 pub fn put_together(entries: &mut Vec<Entry>) {
     entries.sort_unstable_by_key(|entry| (entry.row, entry.slice));
-    entries.dedup_by(|next, kept| {
-        let same = (next.row, next.slice) == (kept.row, kept.slice);
+    entries.dedup_by(|next, retained| {
+        let same = (next.row, next.slice) == (retained.row, retained.slice);
         if same {
-            kept.add(next);
+            retained.add(next);
         }
         same
     });

@@ -1,5 +1,5 @@
-//! The kinds of numbered addresses, as recordings have them too: code of a frame, or the reason why a
-//! stack ends.
+//! The kinds of numbered addresses, as recordings have them too: code of a frame, or the reason why
+//! a stack ends.
 
 use cairn_format::AbsoluteAddress;
 pub(crate) use cairn_format::recording::PcKind;
@@ -10,8 +10,7 @@ pub(crate) fn from_bits(bits: u32) -> PcKind {
     PcKind::from_number(bits).unwrap_or(PcKind::Limit)
 }
 
-/// Returns the kind and the address of the mark for a reason; `None` for a complete stack, which has
-/// no mark.
+/// Returns the kind and the address of the mark for a reason; `None` for a complete stack.
 pub(crate) fn of_stop(reason: StopReason) -> Option<(PcKind, u64)> {
     Some(match reason {
         StopReason::EndOfStack => return None,

@@ -12,8 +12,8 @@ trap 'rm -rf "$directory"' EXIT
 "$cairn" flame "$recording" -o "$directory/heap.svg"
 cat > "$directory/reader.js" <<'SCRIPT'
 <script><![CDATA[
-const told_of = [];
-const check = (what, holds) => told_of.push((holds ? "ok: " : "FAILED: ") + what);
+const reported_of = [];
+const check = (what, holds) => reported_of.push((holds ? "ok: " : "FAILED: ") + what);
 try {
   const all = [...document.querySelectorAll("#flames g")];
   const width = element => Number(element.querySelector("rect").getAttribute("width"));
@@ -34,20 +34,20 @@ try {
   press("/");
   check("/ asks", asked === 1);
   check("a search marks what it finds, in any case of letters", narrow.classList.contains("found"));
-  check("and says how much it is", /frames, [0-9.]+ %/.test(document.getElementById("told").textContent));
+  check("and says how much it is", /frames, [0-9.]+ %/.test(document.getElementById("description").textContent));
   press("f", { ctrlKey: true });
   document.getElementById("search").dispatchEvent(new MouseEvent("click", { bubbles: true }));
   check("so do Ctrl-F and the button", asked === 3);
   press("Escape");
   check("Escape goes back", document.querySelector("#flames g.found") === null);
   narrow.dispatchEvent(new MouseEvent("mouseenter"));
-  check("a frame under the pointer is described", document.getElementById("told").textContent.includes(name(narrow)));
+  check("a frame under the pointer is described", document.getElementById("description").textContent.includes(name(narrow)));
 } catch (error) {
-  told_of.push("FAILED: " + error);
+  reported_of.push("FAILED: " + error);
 }
 document.title = "reader";
 const result = document.createElementNS("http://www.w3.org/2000/svg", "desc");
-result.textContent = "\n" + told_of.join("\n") + "\nend of it\n";
+result.textContent = "\n" + reported_of.join("\n") + "\nend of it\n";
 document.documentElement.append(result);
 ]]></script>
 </svg>

@@ -232,11 +232,11 @@ impl Profile {
     /// Selects columns, in this order; the first becomes the default. Unknown names are ignored.
     #[must_use]
     pub fn with_columns(mut self, names: &[&str]) -> Self {
-        let kept: Vec<usize> = names.iter().filter_map(|name| self.column(name)).collect();
-        self.columns = kept.iter().map(|&index| self.columns[index].clone()).collect();
+        let retained: Vec<usize> = names.iter().filter_map(|name| self.column(name)).collect();
+        self.columns = retained.iter().map(|&index| self.columns[index].clone()).collect();
         for sample in &mut self.samples {
             sample.values =
-                kept.iter().map(|&index| sample.values.get(index).copied().unwrap_or(0)).collect();
+                retained.iter().map(|&index| sample.values.get(index).copied().unwrap_or(0)).collect();
         }
         self.main_column = 0;
         self

@@ -887,17 +887,17 @@ impl<'a> RecordSink<'a> {
         value: MarkValue,
         text: &[u8],
     ) -> Result<(), SinkTooSmall> {
-        let kept = text.get(..MAX_MARK_TEXT_BYTES).unwrap_or(text);
+        let retained = text.get(..MAX_MARK_TEXT_BYTES).unwrap_or(text);
         let (kind, bits) = match value {
             MarkValue::None => (0, 0),
             MarkValue::Integer(value) => (1, value as u64),
             MarkValue::Float(value) => (2, value.to_bits()),
         };
-        let kind = if kept.len() < text.len() { kind | CUT } else { kind };
-        let place = self.long(tag::MARK, stack, 4 + kept.len().div_ceil(8))?;
+        let kind = if retained.len() < text.len() { kind | CUT } else { kind };
+        let place = self.long(tag::MARK, stack, 4 + retained.len().div_ceil(8))?;
         if let Some((front, body)) = place.split_first_chunk_mut() {
-            *front = [counter, kept.len() as u64 | u64::from(skip) << 16 | u64::from(kind) << 32, bits];
-            put_bytes(body, kept);
+            *front = [counter, retained.len() as u64 | u64::from(skip) << 16 | u64::from(kind) << 32, bits];
+            put_bytes(body, retained);
         }
         Ok(())
     }

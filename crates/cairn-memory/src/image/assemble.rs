@@ -219,9 +219,9 @@ fn below_the_end(range: AddressRange) -> AddressRange {
 fn without_overlaps(mut pieces: Vec<Piece>, findings: &mut Vec<Finding>) -> Vec<Piece> {
     pieces.retain(|piece| piece.range.start < piece.range.end);
     pieces.sort_by_key(|piece| piece.range.start);
-    let mut kept: Vec<Piece> = Vec::with_capacity(pieces.len());
+    let mut retained: Vec<Piece> = Vec::with_capacity(pieces.len());
     for mut piece in pieces {
-        if let Some(last) = kept.last()
+        if let Some(last) = retained.last()
             && piece.range.start < last.range.end
         {
             let end = last.range.end.min(piece.range.end);
@@ -235,7 +235,7 @@ fn without_overlaps(mut pieces: Vec<Piece>, findings: &mut Vec<Finding>) -> Vec<
                 continue;
             }
         }
-        kept.push(piece);
+        retained.push(piece);
     }
-    kept
+    retained
 }

@@ -38,7 +38,7 @@ pub(crate) struct LivePacked {
     decoder: HeapDecoder,
     nanos: u64,
     is_heap_lost: bool,
-    idle_looks: u32,
+    idle_reads: u32,
     findings: Vec<Finding>,
 }
 
@@ -68,7 +68,7 @@ impl LivePacked {
             decoder: HeapDecoder::new(),
             nanos: 0,
             is_heap_lost: false,
-            idle_looks: 0,
+            idle_reads: 0,
             findings: Vec::new(),
         })
     }
@@ -88,7 +88,7 @@ impl LivePacked {
         self.scan.go_on(source, &mut self.findings, is_last)?;
         let new = self.scan.places.get(self.taken..).unwrap_or_default();
         self.taken = self.scan.places.len();
-        self.idle_looks = if new.is_empty() { self.idle_looks.saturating_add(1) } else { 0 };
+        self.idle_reads = if new.is_empty() { self.idle_reads.saturating_add(1) } else { 0 };
         for place in new {
             if place.kind == ChunkKind::PROGRESS || reader::EVENTS.contains(&place.kind) {
                 self.known_until = self.known_until.max(place.first_nanos);
@@ -167,8 +167,8 @@ impl LivePacked {
     }
 
     /// How many reads in a row found nothing new.
-    pub(crate) fn idle_looks(&self) -> u32 {
-        self.idle_looks
+    pub(crate) fn idle_reads(&self) -> u32 {
+        self.idle_reads
     }
 
     pub(crate) fn findings(&self) -> &[Finding] {

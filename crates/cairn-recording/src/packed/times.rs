@@ -199,7 +199,7 @@ impl Numbers {
         let length = (node - 64) as u32;
         let learned_bits = if length < LONG { LEARNED_BITS } else { 0 };
         let below = below.get_mut((node - 64) << LEARNED_BITS..).unwrap_or_default();
-        let (mut told, mut node) = (1_u64, 1);
+        let (mut reported, mut node) = (1_u64, 1);
         for shift in (0..length).rev() {
             let bit = number >> shift & 1 == 1;
             let bit = if length - shift <= learned_bits {
@@ -209,9 +209,9 @@ impl Numbers {
             } else {
                 coder.even_bit(bit)?
             };
-            told = told << 1 | u64::from(bit);
+            reported = reported << 1 | u64::from(bit);
         }
-        Some(told)
+        Some(reported)
     }
 }
 

@@ -76,9 +76,9 @@ impl Totals {
     pub(crate) fn losses(&self) -> impl Iterator<Item = (LossKind, u64)> {
         let mut missed = self.ended_early.map_or(0, |early| early.missed);
         self.lost.iter().filter_map(move |&(kind, count)| {
-            let told = if kind == LossKind::NoStorage { count.min(missed) } else { 0 };
-            missed -= told;
-            (count > told).then_some((kind, count - told))
+            let reported = if kind == LossKind::NoStorage { count.min(missed) } else { 0 };
+            missed -= reported;
+            (count > reported).then_some((kind, count - reported))
         })
     }
 
@@ -685,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_in_many_chunks_is_told_again() {
+    fn many_packed_chunks_are_read_again() {
         for seed in 0..20 {
             let (bytes, expected) = recorded(seed, 400);
             assert!(streamed(&bytes).len() > 30 && expected.len() > 3_000, "{seed}");
@@ -695,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_front_of_a_damaged_piece_is_told_and_nothing_else() {
+    fn events_before_a_damaged_piece_are_read() {
         let (bytes, expected) = recorded(99, 60);
         let chunks = streamed(&bytes);
         assert!(chunks.len() > 4);

@@ -168,9 +168,9 @@ impl<'a> Functions<'a> {
     }
 
     /// Returns the bytes counted with [`Budget::keep`], including functions parsed since.
-    pub(super) fn kept_bytes(&self) -> u64 {
+    pub(super) fn retained_bytes(&self) -> u64 {
         let functions = self.entries.iter().filter_map(|entry| entry.function.get()?.as_ref().as_ref().ok());
-        let inside = functions.map(Function::kept_bytes);
+        let inside = functions.map(Function::retained_bytes);
         (size_of_val(&*self.entries) + size_of_val(&*self.ranges) + inside.sum::<usize>()) as u64
     }
 }
@@ -233,7 +233,7 @@ impl<'a> Function<'a> {
         Ok(function)
     }
 
-    fn kept_bytes(&self) -> usize {
+    fn retained_bytes(&self) -> usize {
         size_of_val(&*self.inlined) + size_of_val(&*self.pieces)
     }
 

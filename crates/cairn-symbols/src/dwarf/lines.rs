@@ -61,14 +61,14 @@ impl LineTable {
     pub(super) fn read(unit: UnitRef<'_, Reader<'_>>, budget: &Budget) -> Result<Self, DwarfError> {
         let mut lines = Self::default();
         let Some(program) = unit.line_program.clone() else { return Ok(lines) };
-        let mut kept = ROWS.take();
-        kept.clear();
+        let mut retained = ROWS.take();
+        retained.clear();
         let mut rows = program.rows();
         let mut first_row = 0;
         while let Some((_, row)) = rows.next_row()? {
             if row.end_sequence() {
-                lines.end_sequence(&mut kept, first_row, row.address());
-                first_row = kept.len();
+                lines.end_sequence(&mut retained, first_row, row.address());
+                first_row = retained.len();
                 continue;
             }
             let row = Row {
@@ -81,15 +81,15 @@ impl LineTable {
                 },
                 discriminator: u32::try_from(row.discriminator()).unwrap_or(0),
             };
-            match kept[first_row..].last_mut() {
+            match retained[first_row..].last_mut() {
                 // If several rows have one address, the last one applies.
                 Some(last) if last.address == row.address => *last = row,
-                _ => kept.push(row),
+                _ => retained.push(row),
             }
         }
-        lines.rows = kept[..first_row].into();
-        if kept.capacity() <= MAX_SCRATCH_ROWS {
-            ROWS.set(kept);
+        lines.rows = retained[..first_row].into();
+        if retained.capacity() <= MAX_SCRATCH_ROWS {
+            ROWS.set(retained);
         }
         lines.sequences.sort_unstable_by_key(|sequence| (sequence.begin, sequence.first_row));
         let mut largest_end = 0;
@@ -136,7 +136,7 @@ impl LineTable {
     }
 
     /// Returns the bytes that were counted with [`Budget::keep`].
-    pub(super) fn kept_bytes(&self) -> u64 {
+    pub(super) fn retained_bytes(&self) -> u64 {
         (size_of_val(&*self.rows) + size_of_val(&*self.files)) as u64
     }
 

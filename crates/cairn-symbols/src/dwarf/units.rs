@@ -52,28 +52,28 @@ impl fmt::Display for DwarfError {
 #[derive(Debug)]
 pub(super) struct Budget {
     steps: AtomicU64,
-    kept_bytes: AtomicU64,
+    retained_bytes: AtomicU64,
 }
 
 impl Budget {
     pub(super) fn new(file_bytes: u64) -> Self {
         let steps = AtomicU64::new(file_bytes.saturating_add(SMALL_CHANGE));
-        Self { steps, kept_bytes: AtomicU64::new(0) }
+        Self { steps, retained_bytes: AtomicU64::new(0) }
     }
 
     /// Counts parsed items that stay in memory.
     pub(super) fn keep<T>(&self, items: &[T]) {
-        self.kept_bytes.fetch_add(size_of_val(items) as u64, Ordering::Relaxed);
+        self.retained_bytes.fetch_add(size_of_val(items) as u64, Ordering::Relaxed);
     }
 
     /// Counts parsed items that were freed.
     pub(super) fn release(&self, bytes: u64) {
-        self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.retained_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Returns the bytes of parsed items in memory.
-    pub(super) fn kept_bytes(&self) -> u64 {
-        self.kept_bytes.load(Ordering::Relaxed)
+    pub(super) fn retained_bytes(&self) -> u64 {
+        self.retained_bytes.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -231,8 +231,9 @@ impl<'a> Directory<'a> {
         let Some(unit) = self.units.get_mut(unit as usize) else { return };
         let lines = unit.lines.take().and_then(Result::ok);
         let functions = [unit.functions.take(), unit.all_functions.take()].into_iter().flatten();
-        let kept = functions.filter_map(Result::ok).map(|functions| functions.kept_bytes()).sum::<u64>();
-        budget.release(kept + lines.map_or(0, |lines| lines.kept_bytes()));
+        let retained =
+            functions.filter_map(Result::ok).map(|functions| functions.retained_bytes()).sum::<u64>();
+        budget.release(retained + lines.map_or(0, |lines| lines.retained_bytes()));
     }
 
     /// Finds the unit that holds the entry at an offset of the section.

@@ -139,11 +139,11 @@ impl ElfSource {
             return Err(*problem);
         }
         let present = self.engine.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(engine) = present.filter(|engine| engine.kept_bytes() < MAX_KEPT_BYTES) {
+        if let Some(engine) = present.filter(|engine| engine.retained_bytes() < MAX_RETAINED_BYTES) {
             return Ok(engine);
         }
         let mut slot = self.engine.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(engine) = slot.as_ref().filter(|engine| engine.kept_bytes() < MAX_KEPT_BYTES) {
+        if let Some(engine) = slot.as_ref().filter(|engine| engine.retained_bytes() < MAX_RETAINED_BYTES) {
             return Ok(Arc::clone(engine));
         }
         let engine = Engine::new(Arc::clone(&self.debug)).inspect_err(|problem| {
@@ -365,7 +365,7 @@ impl Layout {
 const WORTH_INDEXING_BYTES: u64 = 1 << 20;
 
 /// Maximum bytes of parsed debug information per module; 512 MiB.
-const MAX_KEPT_BYTES: u64 = 512 << 20;
+const MAX_RETAINED_BYTES: u64 = 512 << 20;
 
 /// Bytes of the smallest page on any processor with ELF.
 const PAGE_BYTES: u64 = 4096;

@@ -86,7 +86,7 @@ pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool)
             engine.forget_before(window);
             // Units whose code lies far apart stay cached for long; with many of them, the engine
             // is recreated.
-            if engine.kept_bytes() > MAX_KEPT_BYTES {
+            if engine.retained_bytes() > MAX_RETAINED_BYTES {
                 engine = source.own_engine().ok()?;
             }
         }
@@ -101,7 +101,7 @@ pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool)
 const WINDOW_BYTES: u64 = 1 << 20;
 
 /// Maximum bytes of parsed debug information during a build; 512 MiB.
-const MAX_KEPT_BYTES: u64 = 512 << 20;
+const MAX_RETAINED_BYTES: u64 = 512 << 20;
 
 struct Builder<'a> {
     source: &'a ElfSource,

@@ -77,13 +77,13 @@ impl Cache {
     /// Deletes the least recently used indexes until there is room, and files of writers that died.
     fn make_room(&self, directory: &Directory, wanted_bytes: u64) -> io::Result<()> {
         let now = SystemTime::now();
-        let mut kept = Vec::new();
+        let mut retained = Vec::new();
         for name in directory.names()? {
             let Ok(facts) = directory.facts(&name) else { continue };
             let modified = facts.modified;
             let has = |extension: &str| Path::new(&name).extension().is_some_and(|found| found == extension);
             if has(EXTENSION) && facts.is_file {
-                kept.push((modified, facts.bytes, name));
+                retained.push((modified, facts.bytes, name));
                 continue;
             }
             let old_after = [(TEMPORARY, ABANDONED_AFTER), (FAILED, FORGOTTEN_AFTER)];
@@ -92,9 +92,9 @@ impl Cache {
                 let _ = directory.remove(&name);
             }
         }
-        kept.sort_unstable();
-        let mut total = kept.iter().map(|&(_, bytes, _)| bytes).sum::<u64>().saturating_add(wanted_bytes);
-        for (_, bytes, name) in kept {
+        retained.sort_unstable();
+        let mut total = retained.iter().map(|&(_, bytes, _)| bytes).sum::<u64>().saturating_add(wanted_bytes);
+        for (_, bytes, name) in retained {
             if total <= self.limit_bytes {
                 break;
             }

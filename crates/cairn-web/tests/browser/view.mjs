@@ -472,7 +472,7 @@ async function ends() {
   page.expected = /ERR_CONNECTION_REFUSED|Failed to load/;
   const before = await text(page, '#functions tbody');
   await stop(dying.server);
-  await page.evaluate(() => { globalThis.cairnView.looks = 4; });
+  await page.evaluate(() => { globalThis.cairnView.reads = 4; });
   await until('the notice', async () => /has ended; what is shown stays/.test(await text(page, '#notice')));
   assert.equal(await text(page, '#functions tbody'), before);
   return page;

@@ -234,7 +234,7 @@ fn with_thread(
     act: impl Fn(u32) -> Result<(), AttachError> + Sync + Send,
 ) -> Result<(), Refused> {
     let began = Instant::now();
-    let mut looks = 0;
+    let mut attempts = 0;
     loop {
         let look = |stopped: &StoppedProcess| -> Result<_, &'static str> {
             let views = views(stopped, target);
@@ -245,7 +245,7 @@ fn with_thread(
             }
             Ok(act(thread))
         };
-        looks += 1;
+        attempts += 1;
         let why = match process::while_stopped(process, look) {
             Ok(Ok(Ok(()))) => return Ok(()),
             Ok(Ok(Err(busy @ AttachError::Busy { .. }))) => {
@@ -254,7 +254,7 @@ fn with_thread(
             }
             Ok(Ok(Err(error))) => return Err(error.into()),
             Ok(Err(reason)) => format!(
-                "process {process}: {reason}, each of the {looks} times that it was stopped; nothing was changed, try \
+                "process {process}: {reason}, each of the {attempts} times that it was stopped; nothing was changed, try \
                  again later"
             ),
             // Another command traces it now: permission was checked before.
@@ -268,7 +268,7 @@ fn with_thread(
         }
         // The pause varies, because the program may be periodic.
         std::thread::sleep(Duration::from_micros(
-            300 + looks * 7919 % (looks * 500).min(LONGEST_PAUSE_MICROS),
+            300 + attempts * 7919 % (attempts * 500).min(LONGEST_PAUSE_MICROS),
         ));
     }
 }

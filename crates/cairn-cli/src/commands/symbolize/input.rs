@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_stands_in_the_place_of_a_file() {
+    fn build_replaces_a_file() {
         let parsed = line("CODE BUILDID:aBcd 0x10", false, Numbers::Literals).unwrap().unwrap();
         assert_eq!((parsed.file, parsed.address), (None, 0x10));
         assert_eq!(parsed.build.unwrap().to_string(), "abcd");

@@ -554,7 +554,7 @@ struct ProfileAssembly {
     /// however often it is referenced, because texts may be long.
     texts: HashMap<(u32, usize), u32>,
     text_numbers: HashMap<Arc<str>, u32>,
-    kept_texts: Vec<Arc<str>>,
+    retained_texts: Vec<Arc<str>>,
     functions: HashMap<(u32, Option<u32>), u32>,
     modules: HashMap<u32, u32>,
     locations: HashMap<(Line, Option<u32>), u32>,
@@ -710,7 +710,7 @@ impl ProfileAssembly {
         let index = *self.functions.entry((name.map_or(0, |name| name + 1), file)).or_insert(next);
         if index == next {
             budget.keep(ENTRY_BYTES)?;
-            let text = |number: u32| Arc::clone(&self.kept_texts[number as usize]);
+            let text = |number: u32| Arc::clone(&self.retained_texts[number as usize]);
             let name = name.map_or_else(|| "?".into(), text);
             self.profile.functions.push(Function { name, file: file.map(text) });
         }
@@ -728,13 +728,13 @@ impl ProfileAssembly {
             return Ok(Some(known));
         }
         budget.keep(text.len().saturating_add(ENTRY_BYTES))?;
-        let next = self.kept_texts.len() as u32;
+        let next = self.retained_texts.len() as u32;
         let number = match self.text_numbers.get(text) {
             Some(&known) => known,
             None => {
-                let kept: Arc<str> = text.into();
-                self.text_numbers.insert(Arc::clone(&kept), next);
-                self.kept_texts.push(kept);
+                let retained: Arc<str> = text.into();
+                self.text_numbers.insert(Arc::clone(&retained), next);
+                self.retained_texts.push(retained);
                 next
             }
         };
@@ -747,7 +747,7 @@ impl ProfileAssembly {
         let index = *self.modules.entry(name).or_insert(next);
         if index == next {
             budget.keep(ENTRY_BYTES)?;
-            let path = Arc::clone(&self.kept_texts[name as usize]);
+            let path = Arc::clone(&self.retained_texts[name as usize]);
             self.profile.modules.push(Module { path, ..Module::default() });
         }
         Ok(index)

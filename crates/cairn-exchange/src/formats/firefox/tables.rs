@@ -180,7 +180,7 @@ impl<'p> ThreadTables<'p> {
 struct Object<'t>(Vec<(&'t str, Part<'t>)>);
 
 enum Part<'t> {
-    Kept(&'t RawValue),
+    Retained(&'t RawValue),
     Number(u64),
     Numbers(Vec<u32>),
     Signed(Vec<i64>),
@@ -195,7 +195,7 @@ impl<'t> Object<'t> {
     /// Returns a required value.
     fn get<T: Deserialize<'t>>(&self, key: &str) -> Result<T, serde_json::Error> {
         match self.0.iter().find(|(name, _)| *name == key) {
-            Some((_, Part::Kept(value))) => serde_json::from_str(value.get()),
+            Some((_, Part::Retained(value))) => serde_json::from_str(value.get()),
             _ => Err(serde::de::Error::custom(format_args!("no {key}"))),
         }
     }
@@ -229,7 +229,7 @@ impl<'de: 't, 't> Deserialize<'de> for Object<'t> {
         }
 
         let entries = deserializer.deserialize_map(Entries)?;
-        Ok(Self(entries.into_iter().map(|(key, value)| (key, Part::Kept(value))).collect()))
+        Ok(Self(entries.into_iter().map(|(key, value)| (key, Part::Retained(value))).collect()))
     }
 }
 
@@ -242,7 +242,7 @@ impl Serialize for Object<'_> {
 impl Serialize for Part<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Kept(value) => value.serialize(serializer),
+            Self::Retained(value) => value.serialize(serializer),
             Self::Number(number) => serializer.serialize_u64(*number),
             Self::Numbers(list) => list.serialize(serializer),
             Self::Signed(list) => list.serialize(serializer),

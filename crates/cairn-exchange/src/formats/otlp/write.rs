@@ -58,12 +58,12 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
             attribute_indices: vec![frame_type],
         }
     }));
-    let profiles = profile.columns.iter().enumerate().map(|(column, told)| {
+    let profiles = profile.columns.iter().enumerate().map(|(column, reported)| {
         let rows = profile.samples.iter().enumerate().filter(|(_, sample)| sample.values[column] > 0);
         otlp::Profile {
             sample_type: Some(otlp::ValueType {
-                type_strindex: dictionary.text(&told.name),
-                unit_strindex: dictionary.text(told.unit.name()),
+                type_strindex: dictionary.text(&reported.name),
+                unit_strindex: dictionary.text(reported.unit.name()),
             }),
             samples: rows
                 .map(|(row, sample)| otlp::Sample {

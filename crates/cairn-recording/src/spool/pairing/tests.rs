@@ -146,7 +146,7 @@ fn a_free_of_an_unknown_block_is_counted_and_takes_nothing() {
 }
 
 #[test]
-fn blocks_closer_together_than_cells_are_told_apart() {
+fn blocks_closer_than_cells_are_distinguished() {
     let addresses = [160, 164, 168, 175, 176];
     let all = addresses.iter().zip(1..).map(|(&address, stack)| (1, alloc(address, 5, stack)));
     let mut events: Vec<(u32, Event)> = all.collect();

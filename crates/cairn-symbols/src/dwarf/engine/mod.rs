@@ -106,8 +106,8 @@ impl Engine {
     }
 
     /// Returns the bytes of parsed debug information in memory.
-    pub(crate) fn kept_bytes(&self) -> u64 {
-        self.0.with_dependent(|_, reading| reading.budget.kept_bytes())
+    pub(crate) fn retained_bytes(&self) -> u64 {
+        self.0.with_dependent(|_, reading| reading.budget.retained_bytes())
     }
 
     /// Pushes the frames of an address; none if nothing covers it.
@@ -557,7 +557,7 @@ impl<'a> ModuleDebugInfo<'a> {
             inlined,
             ..RawFrame::default()
         };
-        out.push_kept(frame, name, file);
+        out.push_retained(frame, name, file);
         Ok(())
     }
 
