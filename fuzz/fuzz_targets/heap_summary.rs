@@ -10,7 +10,7 @@ use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind};
 use cairn_recording::{Finding, Recording};
 
 // check-words: quoted
-const STORED: &[u8] = include_bytes!("../../fixtures/recordings/v1/kept.cairn");
+const STORED: &[u8] = include_bytes!("../../fixtures/recordings/v1/summary.cairn");
 
 /// The recording without its index, and the chunks of sums and of slices.
 static PARTS: LazyLock<[Vec<u8>; 3]> = LazyLock::new(|| {

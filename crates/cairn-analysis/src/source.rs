@@ -334,6 +334,28 @@ impl HeapSource {
         Self::open(path, &options).map(drop)
     }
 
+    /// Makes a heap of an image that is open already, as one of a running process is.
+    ///
+    /// ```no_run
+    /// use std::path::Path;
+    ///
+    /// use cairn_analysis::source::{HeapSource, ImageHeap, SourceOptions};
+    /// use cairn_memory::image::{Image, OpenOptions};
+    ///
+    /// let path = Path::new("core.4711");
+    /// let image = Image::open(path, &OpenOptions::default())?;
+    /// if let Some(heap) = ImageHeap::of(&image) {
+    ///     let source = HeapSource::of_image(path, heap, &SourceOptions::default());
+    ///     println!("{} stacks", source.stacks().len());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn of_image(path: &Path, heap: ImageHeap, options: &SourceOptions) -> Self {
+        Self::new(path, options, SourceHeap::Image(Box::new(heap)), None)
+    }
+
     fn new(path: &Path, options: &SourceOptions, heap: SourceHeap, lookups: Option<names::Names>) -> Self {
         Self { path: path.to_owned(), heap, options: options.clone(), lookups }
     }

@@ -80,12 +80,17 @@ fn text(bytes: &[u8]) -> String {
 
 /// A core with 100 annotated blocks of 64 bytes.
 fn core() -> Vec<u8> {
+    core_of(&[(0x40, 0x40_0123); 100])
+}
+
+/// A core with annotated blocks of these sizes and callers.
+fn core_of(blocks: &[(u64, u32)]) -> Vec<u8> {
     let machine = Machine { word_size: WordSize::Bits64, byte_order: ByteOrder::LittleEndian };
-    let (start, size) = (0x60_0000_u64, 0x40_u64);
+    let start = 0x60_0000_u64;
     let mut heap = vec![0; 0x8000];
-    for index in 0..100 {
+    for (index, &(size, caller)) in (0..).zip(blocks) {
         let user = start + 0x100 + index * 0x100;
-        let header = Header::new(size, StackReference::Tag(0x40_0123), 4, true).unwrap();
+        let header = Header::new(size, StackReference::Tag(caller), 4, true).unwrap();
         let offset = (user - start) as usize;
         heap[offset - 16..offset].copy_from_slice(&header.to_bytes(user, machine.byte_order));
         let pattern: Vec<u8> = guard::pattern(size).collect();
@@ -102,6 +107,11 @@ fn core() -> Vec<u8> {
         Segment { address: start, flags: 6, bytes: heap, memory_bytes: 0x8000 },
     ];
     core.bytes()
+}
+
+/// A core with 60 blocks of 64 bytes from one caller and 40 of 128 bytes from another.
+fn core_of_two_callers() -> Vec<u8> {
+    core_of(&[[(0x40, 0x40_0123); 60].as_slice(), &[(0x80, 0x40_0456); 40]].concat())
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -304,6 +314,105 @@ fn a_question_without_an_answer_is_refused_with_the_reason() {
     }
     let filtered = cairn(&["report", "--no-symbols", "--filter", "size=1KiB..", &core]);
     assert!(text(&filtered.stdout).contains("0 blocks"), "{filtered:?}");
+}
+
+// Failed with: "unexpected argument '--by' found".
+#[test]
+fn core_by_function_prints_what_report_prints() {
+    let directory = Scratch::new("core-report");
+    let bytes = core_of_two_callers();
+    let (core, packed) = (directory.write("core.42", &bytes), directory.write("core.42.gz", &gzip(&bytes)));
+    let options: [&[&str]; 9] = [
+        &["--by", "function"],
+        &["--by", "function", "--cost", "leaked", "--limit", "1"],
+        &["--by", "stack", "--limit", "50%"],
+        &["--by", "tree", "--full"],
+        &["--by", "callers", "--filter", "size=100.."],
+        &["--by", "size"],
+        &["--cost", "leaked"],
+        &["--by", "function", "--json"],
+        &["--json", "--filter", "size=100.."],
+    ];
+    for words in options {
+        for file in [&core, &packed] {
+            let [of_core, of_report] = ["core", "report"]
+                .map(|command| cairn(&[&[command, "--no-symbols"], words, &[file]].concat()));
+            assert!(is_answer(&of_report) && !of_report.stdout.is_empty(), "{words:?}: {of_report:?}");
+            assert_eq!(text(&of_core.stdout), text(&of_report.stdout), "{words:?}");
+            assert_eq!(text(&of_core.stderr), text(&of_report.stderr), "{words:?}");
+            assert_eq!(of_core.status, of_report.status, "{words:?}");
+        }
+        let [of_core, of_report] = ["core", "report"]
+            .map(|command| cairn_with_input(&[&[command, "--no-symbols"], words, &["-"]].concat(), &bytes));
+        assert_eq!(text(&of_core.stdout), text(&of_report.stdout), "{words:?} -");
+        assert_eq!(of_core.status, of_report.status, "{words:?} -");
+    }
+    // Without these options, the command's own answer stays.
+    let own = text(&cairn(&["core", "--no-symbols", &core]).stdout);
+    assert!(own.contains("100 annotated blocks"), "{own}");
+    let own: Value =
+        serde_json::from_slice(&cairn(&["core", "--json", "--no-symbols", &core]).stdout).unwrap();
+    assert_eq!(own["schema"], "cairn.core/1");
+}
+
+#[test]
+fn core_filter_narrows_blocks() {
+    let directory = Scratch::new("core-filter");
+    let core = directory.write("core.42", &core_of_two_callers());
+    let leaked = |filter: &str| -> Value {
+        let output = cairn(&["core", "--no-symbols", "--json", "--filter", filter, &core]);
+        assert!(is_answer(&output), "{filter}: {output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["leaked_bytes"].clone()
+    };
+    assert_eq!(leaked("size=1.."), 60 * 64 + 40 * 128);
+    assert_eq!(leaked("size=100.."), 40 * 128);
+    assert_eq!(leaked("size=64"), 60 * 64);
+    assert_eq!(leaked("size=1KiB.."), 0);
+    let output = directory.file("answer.txt");
+    let written = cairn(&["core", "--no-symbols", "--filter", "size=100..", "-o", &output, &core]);
+    assert!(is_answer(&written) && written.stdout.is_empty(), "{written:?}");
+    assert!(fs::read_to_string(&output).unwrap().contains("40 blocks"), "{written:?}");
+}
+
+// Failed with: "invalid value '50%' for '--limit <COUNT>': invalid digit found in string".
+#[test]
+fn core_limit_is_a_count_or_a_percentage() {
+    let directory = Scratch::new("core-limit");
+    let core = directory.write("core.42", &core_of_two_callers());
+    for (limit, expected) in [("1", 1), ("10", 2), ("50%", 1), ("1%", 2), ("99%", 0)] {
+        let output = cairn(&["core", "--no-symbols", "--json", "--limit", limit, &core]);
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let stacks = answer["stacks"].as_array().unwrap();
+        assert_eq!((stacks.len(), &answer["more_stacks"]), (expected, &Value::from(2 - expected)), "{limit}");
+        assert!(stacks.first().is_none_or(|stack| stack["bytes"] == 40 * 128), "{limit}: {answer}");
+        let shown = text(&cairn(&["core", "--no-symbols", "--limit", limit, &core]).stdout);
+        assert_eq!(shown.contains("1 more: -n or --full"), expected == 1, "{limit}: {shown}");
+    }
+}
+
+#[test]
+fn core_refuses_costs_that_images_lack() {
+    let directory = Scratch::new("core-refuses");
+    let core = directory.write("core.42", &core());
+    let cases: [(&[&str], &str); 10] = [
+        (&["--cost", "peak"], "no cost peak: an image of memory has the blocks that were alive"),
+        (&["--cost", "allocated", "--by", "function"], "no cost allocated: an image"),
+        (&["--cost", "temporary"], "ask with --cost leaked"),
+        (&["--by", "thread"], "no threads: an image of memory does not say which thread"),
+        (&["--by", "lifetime"], "no lifetimes: an image of memory does not say when"),
+        (&["--by", "time"], "no times: an image of memory is one moment"),
+        (&["--filter", "thread=main"], "does not say which thread"),
+        (&["--filter", "colour=red"], "colour is no kind of filter"),
+        (&["--by", "function", "--stacks"], "cannot be used with"),
+        (&["--filter", "size=1..", "--format", "folded"], "leave --format out"),
+    ];
+    for (words, why) in cases {
+        let output = cairn(&[&["core", "--no-symbols"], words, &[&core]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        assert!(said.contains(why), "{words:?}: {said}");
+        assert_eq!(output.stdout.len(), 0, "{words:?}");
+    }
 }
 
 // Failed with: "no cairn recording: it begins with other bytes".

@@ -36,17 +36,23 @@ impl ImageHeap {
             Err(ImageError::NotAnImage { .. }) => return Ok(None),
             Err(error) => return Err(SourceError::import(path, options, Box::new(error))),
         };
-        Self::of(&image).map(Some).ok_or_else(|| {
-            let why =
-                "neither annotated blocks nor a heap of glibc's malloc in it; there is nothing to count";
-            SourceError::unusable(path, options, why)
-        })
+        Self::of(&image).map(Some).ok_or_else(|| SourceError::unusable(path, options, Self::NO_BLOCKS))
     }
+
+    /// The reason why an image without blocks is no heap.
+    pub const NO_BLOCKS: &'static str =
+        "neither annotated blocks nor a heap of glibc's malloc in it; there is nothing to count";
 
     /// Finds the blocks of an image; `None` when it has none.
     #[must_use]
     pub fn of(image: &Image) -> Option<Self> {
-        let annotated = Annotated::find(image, &FindOptions::default());
+        Self::find(image, &FindOptions::default())
+    }
+
+    /// Finds the blocks of an image in these layouts; `None` when it has none.
+    #[must_use]
+    pub fn find(image: &Image, layouts: &FindOptions) -> Option<Self> {
+        let annotated = Annotated::find(image, layouts);
         let mut findings: Vec<String> = image.findings().iter().map(ToString::to_string).collect();
         let mut blocks = annotated.blocks().to_vec();
         if blocks.is_empty() {
@@ -114,8 +120,17 @@ impl ImageHeap {
         &self.findings
     }
 
-    /// Returns why an image cannot answer a question.
-    pub(super) const fn refusal(question: Question) -> Option<&'static str> {
+    /// Returns why an image cannot answer a question; `None` if it can.
+    ///
+    /// ```
+    /// use cairn_analysis::heap::Cost;
+    /// use cairn_analysis::source::{ImageHeap, Question};
+    ///
+    /// assert!(ImageHeap::refusal(Question::Cost(Cost::Leaked)).is_none());
+    /// assert!(ImageHeap::refusal(Question::Lifetimes).is_some());
+    /// ```
+    #[must_use]
+    pub const fn refusal(question: Question) -> Option<&'static str> {
         match question {
             Question::Cost(Cost::Leaked) | Question::Sizes => None,
             Question::Cost(_) => Some(

@@ -12,7 +12,7 @@ use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::heap::{
     Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, TreeLimits,
 };
-use cairn_analysis::source::names_of_image;
+use cairn_analysis::source::{HeapFilter, HeapSource, ImageHeap, Question, SourceError, names_of_image};
 use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
 use cairn_exchange::{Profile, Subject, Target, write};
 use cairn_format::{AbsoluteAddress, WordSize};
@@ -22,9 +22,12 @@ use cairn_wire::heapblock::ByteOrder;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
+use super::heap_input::{FilterOptions, HeapInput};
 use super::heap_text::{bytes, counted};
 use super::input_file::{InputFile, with_kind};
+use super::options::{CostName, ListOptions, OutputOptions, ViewName};
 use super::processes::parse_pid;
+use super::report::{ReportCommand, ReportOptions};
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::new_file::{DASH, Output};
 use crate::output::{Outcome, Progress, complain, max_unpacked_bytes, refusal};
@@ -73,29 +76,29 @@ pub(crate) struct Core {
     layout: Option<LayoutName>,
 
     /// Read glibc's heap even if there are annotated blocks: sizes, free lists, corruption
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = REPORT_OPTIONS)]
     heap: bool,
 
     /// Show the block that contains this address or ends before it, and who allocated it. May be
     /// repeated
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address, alias = "at")]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address, alias = "at", conflicts_with_all = REPORT_OPTIONS)]
     address: Vec<u64>,
 
     /// Show what points to the block at this address: registers, stacks, data, other blocks. May be
     /// repeated
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address, conflicts_with_all = REPORT_OPTIONS)]
     refs: Vec<u64>,
 
     /// Show blocks that cannot be reached from registers, stacks and data
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = REPORT_OPTIONS)]
     leaks: bool,
 
     /// Show the stacks of all threads, with their registers
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = REPORT_OPTIONS)]
     stacks: bool,
 
     /// List the modules, and whether their files are on this machine
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = REPORT_OPTIONS)]
     modules: bool,
 
     /// Format of the output
@@ -115,20 +118,27 @@ pub(crate) struct Core {
     force: bool,
 
     /// `--format flame -o FILE`, beside the other output
-    #[arg(long, value_name = "FILE", hide = true)]
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with_all = REPORT_OPTIONS)]
     flame: Option<PathBuf>,
 
     /// `--format FORMAT -o FILE`, beside the other output
-    #[arg(long, value_name = "FORMAT=FILE", value_parser = parse_export, hide = true)]
+    #[arg(long, value_name = "FORMAT=FILE", value_parser = parse_export, hide = true, conflicts_with_all = REPORT_OPTIONS)]
     export: Vec<(Target, PathBuf)>,
 
-    /// Maximum entries of each list
-    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
-    limit: usize,
+    /// Show only this view of the blocks, as `cairn report` does: function, line, module, stack,
+    /// tree, callers or size
+    #[arg(long, value_name = "VIEW")]
+    by: Option<ViewName>,
 
-    /// Show every entry and every frame
-    #[arg(long, conflicts_with = "limit")]
-    full: bool,
+    /// The measure of the blocks; an image answers for leaked, which is what is alive
+    #[arg(long, value_name = "COST")]
+    cost: Option<CostName>,
+
+    #[command(flatten)]
+    filters: FilterOptions,
+
+    #[command(flatten)]
+    list: ListOptions,
 
     /// Also show frames of the allocator, and those outside of main
     #[arg(long)]
@@ -146,6 +156,8 @@ Examples:
                                                the block at this address, and who allocated it
   cairn core core.4711 --leaks --refs 0x55d01a2b31c0
   cairn core core.4711 --stacks                the stacks of its threads
+  cairn core core.4711 --by function --filter size=1KiB.. --limit 1%
+                                               which functions hold large blocks, as cairn report has it
   cairn core core.4711 --format flame -o core.svg
   cairn core core.4711 --format pprof -o core.pb.gz
   ssh device cat core.4711 | cairn core - ./program
@@ -156,6 +168,12 @@ Core files: after `ulimit -c unlimited` a crash writes one; `gcore PID` writes o
 
 Exit codes: 0 everything was done; 1 the image is missing or cannot be read; 2 the arguments are invalid; 3 parts of the
 image are missing, as standard error says; the rest was read.";
+
+/// The options that show the blocks as `cairn report` does, in place of the command's own answers.
+const REPORT_OPTIONS: [&str; 3] = ["by", "cost", "filter"];
+
+/// Entries of a list without `--limit` and `--full`; 10, which fit a screen with their stacks.
+const USUAL_ENTRIES: usize = 10;
 
 /// Maximum findings that are printed; a damaged image can have one for each of its segments.
 const MOST_FINDINGS: usize = 20;
@@ -240,13 +258,12 @@ fn parse_export(text: &str) -> Result<(Target, PathBuf), String> {
 
 impl Core {
     pub(crate) fn run(self) -> io::Result<Outcome> {
+        if self.by.is_some() || self.cost.is_some() || !self.filters.is_empty() {
+            return self.report();
+        }
         let started = std::time::Instant::now();
         let wanted = Wanted {
-            layout: self.layout.map(|layout| match layout {
-                LayoutName::Lws => BlockLayout::Lws,
-                LayoutName::Heapprof => BlockLayout::Heapprof,
-                LayoutName::Cairn => BlockLayout::Cairn,
-            }),
+            layout: self.block_layout(),
             heap: self.heap,
             at: self.address.clone(),
             refs: self.refs.clone(),
@@ -299,8 +316,79 @@ impl Core {
         Ok(if answers.findings.is_empty() { Outcome::Done } else { Outcome::Incomplete })
     }
 
-    fn most(&self) -> usize {
-        if self.full { usize::MAX } else { self.limit }
+    fn block_layout(&self) -> Option<BlockLayout> {
+        self.layout.map(|layout| match layout {
+            LayoutName::Lws => BlockLayout::Lws,
+            LayoutName::Heapprof => BlockLayout::Heapprof,
+            LayoutName::Cairn => BlockLayout::Cairn,
+        })
+    }
+
+    /// Prints what `cairn report` prints for the blocks of the image.
+    fn report(self) -> io::Result<Outcome> {
+        let path = match self.pid {
+            Some(pid) => PathBuf::from(format!("process {pid}")),
+            None => match self.raw_files().into_iter().next() {
+                Some(file) => file.path,
+                None => self.core_and_program()?.0.to_owned(),
+            },
+        };
+        let name =
+            if path == Path::new(DASH) { "standard input".to_owned() } else { path.display().to_string() };
+        self.refuse_unanswerable(&name)?;
+        let progress = Progress::begin("searching the memory");
+        let layouts = self.block_layout().map_or_else(FindOptions::default, FindOptions::only);
+        let (heap, machine) = match self.pid {
+            Some(pid) => Image::of_process(pid, |image| (ImageHeap::find(image, &layouts), image.machine()))
+                .map_err(io::Error::other)?,
+            None => {
+                let image = self.open()?;
+                (ImageHeap::find(&image, &layouts), image.machine())
+            }
+        };
+        let Some(heap) = heap else {
+            if !self.raw.is_empty() && self.layout.is_none() {
+                self.report_no_blocks(machine)?;
+                return Ok(Outcome::Incomplete);
+            }
+            return Err(io::Error::other(format!("{name}: {}", ImageHeap::NO_BLOCKS)));
+        };
+        let input = HeapInput::of_opened(self.filters, self.internals, self.symbols);
+        let mut options = input.source_options();
+        options.name = Some(name);
+        let source = HeapSource::of_image(&path, heap, &options);
+        let asked = ReportOptions {
+            by: self.by,
+            cost: self.cost,
+            list: self.list,
+            json: self.json,
+            output: OutputOptions { output: self.output, force: self.force },
+            input,
+        };
+        ReportCommand::run_on(asked, &source, progress)
+    }
+
+    /// Refuses views, costs and filters that no image answers, before its memory is read.
+    fn refuse_unanswerable(&self, name: &str) -> io::Result<()> {
+        if self.format != CoreFormat::Text {
+            let why = "--by, --cost and --filter choose what a text or --json shows: leave --format out; `cairn flame` and \
+                       `cairn export` read core files by --cost and --filter";
+            return Err(refusal(why));
+        }
+        let by_thread = |filter: &HeapFilter| matches!(filter, HeapFilter::Thread(_));
+        let questions = [
+            self.by.and_then(ViewName::question),
+            self.cost.map(|cost| Question::Cost(cost.cost())),
+            self.filters.filters().iter().any(by_thread).then_some(Question::Threads),
+        ];
+        for question in questions.into_iter().flatten() {
+            if let Some(why) = ImageHeap::refusal(question) {
+                let error =
+                    SourceError::Unanswerable { name: name.to_owned(), question, why: why.to_owned() };
+                return Err(refusal(error.to_string()));
+            }
+        }
+        Ok(())
     }
 
     fn names(&self, answers: &Answers) -> Option<ModuleNames> {
@@ -333,7 +421,7 @@ impl Core {
         if self.json {
             let mut names =
                 Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
-            let json = json::CoreJson::new(answers, &mut questions, &mut names, self.most());
+            let json = json::CoreJson::new(answers, &mut questions, &mut names, self.list);
             serde_json::to_writer(&mut *output, &json)?;
             return writeln!(output);
         }
@@ -350,8 +438,7 @@ impl Core {
             CoreFormat::Text => {
                 let mut names =
                     Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
-                let mut printer =
-                    CorePrinter::new(output, answers, &mut questions, &mut names, self.most(), self.full);
+                let mut printer = CorePrinter::new(output, answers, &mut questions, &mut names, self.list);
                 printer.head(started)?;
                 if self.modules {
                     printer.modules()?;
@@ -391,22 +478,26 @@ impl Core {
         if !self.raw.is_empty() {
             return self.open_raw(options);
         }
-        let (core, program) = match self.files.as_slice() {
-            [] => {
-                let usage =
-                    "give a core file, --raw FILE@ADDRESS, or --pid PID; `cairn core --help` has examples";
-                return Err(refusal(usage));
-            }
-            [core] => (core, None),
-            // In either order: the one that is no program is the core.
-            [first, second, ..] if is_program(second) => (first, Some(second)),
-            [first, second, ..] => (second, Some(first)),
-        };
+        let (core, program) = self.core_and_program()?;
         options.program = self.program(program)?;
         let core = InputFile::open(core)?;
         Image::open(core.path(), &options).map_err(|error| {
             core.error(&with_kind(&error, core.path(), &[FileKind::Core, FileKind::Minidump]))
         })
+    }
+
+    /// Returns the core file and the program, which are given in either order.
+    fn core_and_program(&self) -> io::Result<(&PathBuf, Option<&PathBuf>)> {
+        match self.files.as_slice() {
+            [] => {
+                let usage =
+                    "give a core file, --raw FILE@ADDRESS, or --pid PID; `cairn core --help` has examples";
+                Err(refusal(usage))
+            }
+            [core] => Ok((core, None)),
+            [first, second, ..] if is_program(second) => Ok((first, Some(second))),
+            [first, second, ..] => Ok((second, Some(first))),
+        }
     }
 
     /// Returns the program with its canonical path, as modules are named.

@@ -23,11 +23,8 @@ pub(crate) use cairn_analysis::source::parse_size;
 /// Which part of a heap is read, and how its frames are shown.
 #[derive(Args)]
 pub(crate) struct HeapInput {
-    /// Count only blocks that match. The kinds are function=PATTERN or module=PATTERN (any frame of
-    /// the stack), thread=NAME or thread=NUMBER, size=FROM..TO. May be repeated: kinds narrow down,
-    /// the same kind widens. Patterns support *, ^ and $
-    #[arg(long, value_name = "KIND=WHAT")]
-    filter: Vec<WrittenFilter>,
+    #[command(flatten)]
+    filters: FilterOptions,
 
     /// The format of the file [default: recognised by its content]
     #[arg(long, value_name = "FORMAT")]
@@ -39,6 +36,28 @@ pub(crate) struct HeapInput {
 
     #[command(flatten)]
     symbols: SymbolOptions,
+}
+
+/// Which blocks are counted.
+#[derive(Args)]
+pub(crate) struct FilterOptions {
+    /// Count only blocks that match. The kinds are function=PATTERN or module=PATTERN (any frame of
+    /// the stack), thread=NAME or thread=NUMBER, size=FROM..TO. May be repeated: kinds narrow down,
+    /// the same kind widens. Patterns support *, ^ and $
+    #[arg(long, value_name = "KIND=WHAT")]
+    filter: Vec<WrittenFilter>,
+}
+
+impl FilterOptions {
+    /// True without a filter.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.filter.is_empty()
+    }
+
+    /// Returns the filters.
+    pub(crate) fn filters(&self) -> Vec<HeapFilter> {
+        self.filter.iter().map(|filter| filter.filter.clone()).collect()
+    }
 }
 
 /// A format of files that hold heaps.
@@ -108,6 +127,11 @@ pub(crate) fn failed(error: SourceError) -> io::Error {
 }
 
 impl HeapInput {
+    /// Combines the options of a command that opens its heap itself.
+    pub(crate) fn of_opened(filters: FilterOptions, internals: bool, symbols: SymbolOptions) -> Self {
+        Self { filters, input_format: None, internals, symbols }
+    }
+
     /// Opens a heap of any kind; an error names the file.
     pub(crate) fn open(&self, path: &Path) -> io::Result<OpenHeap> {
         let file = InputFile::open(path)?;
@@ -174,12 +198,12 @@ impl HeapInput {
 
     /// The filters as they were written.
     pub(crate) fn filter_texts(&self) -> Vec<String> {
-        self.filter.iter().map(|filter| filter.text.clone()).collect()
+        self.filters.filter.iter().map(|filter| filter.text.clone()).collect()
     }
 
     /// The filters.
     pub(crate) fn filters(&self) -> Vec<HeapFilter> {
-        self.filter.iter().map(|filter| filter.filter.clone()).collect()
+        self.filters.filters()
     }
 
     /// The scope of the filters and a span.

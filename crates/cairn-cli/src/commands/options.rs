@@ -109,7 +109,7 @@ pub(crate) fn cost_of(source: &HeapSource, asked: Option<CostName>, span: TimeSp
 }
 
 /// A moment, or a stretch of time.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(crate) struct TimeOptions {
     /// Show the heap as it was at this time, as 1.5s, 200ms, or peak
     #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to", "between"])]
@@ -261,6 +261,20 @@ impl ListOptions {
             Some(Limit::Share(_)) => usize::MAX,
             None => usual,
         }
+    }
+
+    /// Returns the entries of a list that are shown: at most `usual` without `--limit` and
+    /// `--full`. A percentage compares the bytes of an entry with those of the whole list.
+    pub(crate) fn shown<T>(
+        self,
+        usual: usize,
+        entries: &[T],
+        whole_bytes: u64,
+        bytes: impl Fn(&T) -> u64,
+    ) -> Vec<&T> {
+        let least_bytes = self.least_share().unwrap_or(0.0) * whole_bytes as f64;
+        let is_shown = |entry: &&T| bytes(entry) as f64 >= least_bytes;
+        entries.iter().filter(is_shown).take(self.most_entries(usual)).collect()
     }
 
     /// Returns the least part of the whole that an entry has to be, from 0 to 1.

@@ -13,9 +13,7 @@ use cairn_analysis::heap::{
 use cairn_analysis::source::{HeapSource, ReadDetail, TimeSpan};
 use clap::{Args, ValueEnum};
 
-use super::heap_input::{
-    HeapInput, OpenHeap, complain_about, failed, outcome_of, read, read_sliced, worse_of,
-};
+use super::heap_input::{HeapInput, complain_about, failed, outcome_of, read, read_sliced, worse_of};
 use super::options::{
     CostName, ListOptions, OutputOptions, TextOutput, TimeOptions, ViewName, cost_of, refuse_terminal,
 };
@@ -79,6 +77,16 @@ pub(crate) struct ReportCommand {
     input: HeapInput,
 }
 
+/// The options of a report that another command has, too.
+pub(super) struct ReportOptions {
+    pub(super) by: Option<ViewName>,
+    pub(super) cost: Option<CostName>,
+    pub(super) list: ListOptions,
+    pub(super) json: bool,
+    pub(super) output: OutputOptions,
+    pub(super) input: HeapInput,
+}
+
 /// A format of the answer.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReportFormat {
@@ -123,9 +131,33 @@ impl ReportCommand {
         }
         let outcome = match page {
             Some(page) => self.write_page(&heap.source, page, &progress)?,
-            None => self.answer(&heap, &suppressions, progress)?,
+            None => self.answer(&heap.source, &suppressions, progress)?,
         };
         Ok(worse_of(complain_about(&heap.source), outcome))
+    }
+
+    /// Answers another command's questions about a heap that it opened.
+    pub(super) fn run_on(
+        asked: ReportOptions,
+        source: &HeapSource,
+        progress: Progress,
+    ) -> io::Result<Outcome> {
+        let command = Self {
+            file: source.path().to_owned(),
+            by: asked.by,
+            cost: asked.cost,
+            times: TimeOptions::default(),
+            suppressions: Vec::new(),
+            list: asked.list,
+            format: ReportFormat::Text,
+            json: asked.json,
+            html: None,
+            check: false,
+            output: asked.output,
+            input: asked.input,
+        };
+        let outcome = command.answer(source, &Suppressions::default(), progress)?;
+        Ok(worse_of(complain_about(source), outcome))
     }
 
     fn format(&self) -> ReportFormat {
@@ -174,11 +206,10 @@ impl ReportCommand {
 
     fn answer(
         &self,
-        heap: &OpenHeap,
+        source: &HeapSource,
         suppressions: &Suppressions,
         progress: Progress,
     ) -> io::Result<Outcome> {
-        let source = &heap.source;
         if let Some(question) = self.by.and_then(ViewName::question) {
             source.check(question).map_err(failed)?;
         }

@@ -1,13 +1,15 @@
 //! The answers as one JSON object, described field by field in `docs/book/reference/json.md`.
 
-use cairn_analysis::heap::{Cost, Group, Names, Questions};
+use cairn_analysis::heap::{Cost, Entry, Group, Names, Questions};
 use cairn_memory::heap::{Block, Chunk, Damage, GlibcHeap, Holder, Near, NearPlace};
 use cairn_memory::image::FileState;
 use cairn_symbols::BuildId;
 use serde::Serialize;
 
+use super::USUAL_ENTRIES;
 use super::answers::{Answers, Where};
 use super::print::{DamageText, layout_name, state_name};
+use crate::commands::options::ListOptions;
 
 const SCHEMA: &str = "cairn.core/1";
 
@@ -199,20 +201,24 @@ impl CoreJson {
         answers: &Answers,
         questions: &mut Questions<'_>,
         names: &mut Names<'_>,
-        most: usize,
+        list: ListOptions,
     ) -> Self {
         let about = &answers.about;
         let mut teller = Teller { answers, names };
         let by_stack = questions.top(Group::Stack, Cost::Leaked);
         let has_stacks = !answers.annotated.blocks().is_empty();
-        let stacks = by_stack.iter().take(if has_stacks { most } else { 0 }).map(|entry| CoreStackJson {
+        let whole = questions.profile().totals.live_bytes;
+        let held = |entry: &Entry| entry.sums.live_bytes;
+        let shown = if has_stacks { list.shown(USUAL_ENTRIES, &by_stack, whole, held) } else { Vec::new() };
+        let stacks = shown.into_iter().map(|entry| CoreStackJson {
             bytes: entry.sums.live_bytes,
             blocks: entry.sums.live_blocks,
             frames: entry.stacks.first().map_or_else(Vec::new, |&(stack, _)| teller.frames(stack)),
         });
         let stacks: Vec<CoreStackJson> = stacks.collect();
         let functions = if has_stacks { questions.top(Group::Function, Cost::Leaked) } else { Vec::new() };
-        let functions = functions.iter().take(most).map(|entry| CoreFunctionJson {
+        let functions = list.shown(USUAL_ENTRIES, &functions, whole, held).into_iter();
+        let functions = functions.map(|entry| CoreFunctionJson {
             function: questions.names().function_of(entry.line).name.to_string(),
             bytes: entry.sums.live_bytes,
             blocks: entry.sums.live_blocks,
@@ -238,10 +244,10 @@ impl CoreJson {
             stacks,
             functions,
             damage: teller.damage(),
-            heap: answers.heap.as_ref().map(|heap| heap_json(heap, most)),
+            heap: answers.heap.as_ref().map(|heap| heap_json(heap, list)),
             at: teller.places(),
             references: references(answers),
-            leaks: teller.leaks(most),
+            leaks: teller.leaks(list),
             threads: teller.threads(),
         }
     }
@@ -268,7 +274,7 @@ fn chunk_json(heap: &GlibcHeap, chunk: &Chunk) -> CoreChunkJson {
     CoreChunkJson { address: hex(user), usable_bytes, state: state_name(chunk.state) }
 }
 
-fn heap_json(heap: &GlibcHeap, most: usize) -> CoreHeapJson {
+fn heap_json(heap: &GlibcHeap, list: ListOptions) -> CoreHeapJson {
     let (in_use_blocks, in_use_bytes) = heap.sum(|state| state.is_in_use());
     let (free_blocks, free_bytes) = heap.sum(|state| !state.is_in_use());
     let mut largest: Vec<&Chunk> = heap.chunks().iter().filter(|chunk| chunk.state.is_in_use()).collect();
@@ -279,19 +285,23 @@ fn heap_json(heap: &GlibcHeap, most: usize) -> CoreHeapJson {
         system_bytes: arena.system_bytes,
         top_bytes: arena.top_bytes,
     };
-    let size = |size: cairn_memory::heap::SizeCount| CoreSizeJson {
+    let size = |size: &cairn_memory::heap::SizeCount| CoreSizeJson {
         usable_bytes: size.usable_bytes,
         in_use: size.in_use,
         free: size.free,
     };
+    let sizes = heap.sizes();
+    let sizes =
+        list.shown(USUAL_ENTRIES, &sizes, in_use_bytes, |size| size.in_use.saturating_mul(size.usable_bytes));
+    let largest = list.shown(USUAL_ENTRIES, &largest, in_use_bytes, |chunk| heap.user_part(chunk).1);
     CoreHeapJson {
         arenas: heap.arenas().iter().map(arena).collect(),
         in_use_blocks,
         in_use_bytes,
         free_blocks,
         free_bytes,
-        sizes: heap.sizes().into_iter().take(most).map(size).collect(),
-        largest: largest.into_iter().take(most).map(|chunk| chunk_json(heap, chunk)).collect(),
+        sizes: sizes.into_iter().map(size).collect(),
+        largest: largest.into_iter().map(|chunk| chunk_json(heap, chunk)).collect(),
     }
 }
 
@@ -419,18 +429,19 @@ impl Teller<'_, '_> {
         answers.places.iter().map(place).collect()
     }
 
-    fn leaks(&mut self, most: usize) -> Option<CoreLeaksJson> {
+    fn leaks(&mut self, list: ListOptions) -> Option<CoreLeaksJson> {
         let leaks = self.answers.leaks.as_ref()?;
         let sum =
             |blocks: &[Block]| blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size_bytes));
         let mut largest = leaks.direct.clone();
         largest.sort_by_key(|block| (std::cmp::Reverse(block.size_bytes), block.user_address));
+        let largest = list.shown(USUAL_ENTRIES, &largest, sum(&leaks.direct), |block| block.size_bytes);
         Some(CoreLeaksJson {
             bytes: sum(&leaks.direct),
             blocks: leaks.direct.len() as u64,
             indirect_bytes: sum(&leaks.indirect),
             indirect_blocks: leaks.indirect.len() as u64,
-            largest: largest.iter().take(most).map(|block| self.block(block)).collect(),
+            largest: largest.into_iter().map(|block| self.block(block)).collect(),
         })
     }
 

@@ -5,14 +5,18 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use cairn_analysis::heap::{Cost, Entry, Group, LineId, Names, Position, Questions};
-use cairn_memory::heap::{Block, BlockLayout, ChunkState, Damage, GlibcHeap, Holder, Near, NearPlace};
+use cairn_memory::heap::{
+    Block, BlockLayout, ChunkState, Damage, GlibcHeap, Holder, Near, NearPlace, SizeCount,
+};
 use cairn_memory::image::FileState;
 use cairn_wire::heapprof;
 
+use super::USUAL_ENTRIES;
 use super::answers::{Answers, ThreadAnswer, Where};
 use crate::commands::heap_text::{
     bytes, count, counted, file_name, name_and_place, percent, shortened, width,
 };
+use crate::commands::options::ListOptions;
 use crate::output::{Palette, printable};
 
 /// Callers of an entry, before the middle of the stack is left out.
@@ -27,7 +31,7 @@ pub(super) struct CorePrinter<'a, 'q, 'n, W> {
     palette: Palette,
     width: usize,
     most: usize,
-    full: bool,
+    list: ListOptions,
 }
 
 pub(super) const fn layout_name(layout: BlockLayout) -> &'static str {
@@ -61,10 +65,10 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
         answers: &'a Answers,
         questions: &'a mut Questions<'q>,
         names: &'a mut Names<'n>,
-        most: usize,
-        full: bool,
+        list: ListOptions,
     ) -> Self {
-        Self { output, answers, questions, names, palette: Palette::of_stdout(), width: width(), most, full }
+        let most = list.most_entries(USUAL_ENTRIES);
+        Self { output, answers, questions, names, palette: Palette::of_stdout(), width: width(), most, list }
     }
 
     pub(super) fn head(&mut self, started: Instant) -> io::Result<()> {
@@ -167,8 +171,12 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
                     write!(self.output, "{:26}", "")?;
                 }
                 let inlined = if index + 1 < lines.len() { " (inlined)" } else { "" };
-                let text =
-                    line_text(self.names, *line, self.width.saturating_sub(26 + inlined.len()), self.full);
+                let text = line_text(
+                    self.names,
+                    *line,
+                    self.width.saturating_sub(26 + inlined.len()),
+                    self.list.full,
+                );
                 self.write_line(&text, inlined)?;
             }
         }
@@ -287,7 +295,7 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
     /// The frames of a stack from the one that asked outwards, a line each.
     fn stack(&mut self, stack: u32, asker: Position, indent: &str) -> io::Result<()> {
         let frames = self.questions.frames(stack, asker);
-        let cut = !self.full && frames.len() > MOST_CALLERS;
+        let cut = !self.list.full && frames.len() > MOST_CALLERS;
         let dim = self.palette.dim;
         for (index, line) in frames.iter().enumerate() {
             if cut && index == MOST_CALLERS - 1 {
@@ -297,7 +305,7 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
                 continue;
             }
             let room = self.width.saturating_sub(indent.len());
-            let text = line_text(self.questions.names(), *line, room, self.full);
+            let text = line_text(self.questions.names(), *line, room, self.list.full);
             write!(self.output, "{indent}")?;
             self.write_line(&text, "")?;
         }
@@ -308,19 +316,25 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
         let entries = self.questions.top(group, Cost::Leaked);
         let whole = self.questions.profile().totals.live_bytes;
         self.heading(heading)?;
-        for entry in entries.iter().take(self.most) {
+        let shown = self.list.shown(USUAL_ENTRIES, &entries, whole, |entry| entry.sums.live_bytes);
+        let left_out = entries.len() - shown.len();
+        for entry in shown {
             self.numbers(entry, whole)?;
             if let (Group::Stack, Some(&(stack, asker))) = (group, entry.stacks.first()) {
                 writeln!(self.output)?;
                 self.stack(stack, asker, "      ")?;
             } else {
-                let text =
-                    line_text(self.questions.names(), entry.line, self.width.saturating_sub(38), self.full);
+                let text = line_text(
+                    self.questions.names(),
+                    entry.line,
+                    self.width.saturating_sub(38),
+                    self.list.full,
+                );
                 write!(self.output, "  ")?;
                 self.write_line(&text, "")?;
             }
         }
-        self.more(entries.len().saturating_sub(self.most))
+        self.more(left_out)
     }
 
     fn numbers(&mut self, entry: &Entry, whole: u64) -> io::Result<()> {
@@ -437,10 +451,13 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
         if self.answers.annotated.blocks().is_empty() {
             let mut blocks = leaks.direct.clone();
             blocks.sort_by_key(|block| std::cmp::Reverse(block.size_bytes));
-            for block in blocks.iter().take(self.most) {
+            let whole = sum(&leaks.direct);
+            let shown = self.list.shown(USUAL_ENTRIES, &blocks, whole, |block| block.size_bytes);
+            let left_out = blocks.len() - shown.len();
+            for block in shown {
                 writeln!(self.output, "  {:>10}  {:#x}", bytes(block.size_bytes), block.user_address)?;
             }
-            return self.more(blocks.len().saturating_sub(self.most));
+            return self.more(left_out);
         }
         let mut by_stack = std::collections::HashMap::<u32, (u64, u64)>::new();
         for block in &leaks.direct {
@@ -452,12 +469,16 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
         stacks.sort_by_key(|&(stack, (sum, _))| (std::cmp::Reverse(sum), stack));
         let askers =
             self.questions.names_mut().askers(&stacks.iter().map(|stack| stack.0).collect::<Vec<_>>());
-        for (&(stack, (sum, blocks)), asker) in stacks.iter().zip(askers).take(self.most) {
+        let stacks: Vec<_> = stacks.into_iter().zip(askers).collect();
+        let shown =
+            self.list.shown(USUAL_ENTRIES, &stacks, sum(&leaks.direct), |((_, (bytes, _)), _)| *bytes);
+        let left_out = stacks.len() - shown.len();
+        for &((stack, (sum, blocks)), asker) in shown {
             let strong = self.palette.strong();
             writeln!(self.output, "  {strong}{:>10}{strong:#}  {}", bytes(sum), counted(blocks, "block"))?;
             self.stack(stack, asker, "      ")?;
         }
-        self.more(stacks.len().saturating_sub(self.most))
+        self.more(left_out)
     }
 
     fn heap(&mut self) -> io::Result<()> {
@@ -501,7 +522,10 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
             "  {:>14}  {:>12}  {:>12}  {:>10}     share",
             "room for", "in use", "free", "bytes"
         )?;
-        for size in sizes.iter().take(self.most) {
+        let in_use_bytes = |size: &SizeCount| size.in_use.saturating_mul(size.usable_bytes);
+        let shown = self.list.shown(USUAL_ENTRIES, &sizes, in_use, in_use_bytes);
+        let left_out = sizes.len() - shown.len();
+        for size in shown {
             let sum = size.in_use.saturating_mul(size.usable_bytes);
             let share = if in_use == 0 { 0.0 } else { sum as f64 / in_use as f64 };
             // Half of a heap in one size is a container that grows, or a leak.
@@ -516,14 +540,16 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
                 percent(share)
             )?;
         }
-        self.more(sizes.len().saturating_sub(self.most))
+        self.more(left_out)
     }
 
     fn largest(&mut self, heap: &GlibcHeap) -> io::Result<()> {
         let mut chunks: Vec<_> = heap.chunks().iter().filter(|chunk| chunk.state.is_in_use()).collect();
         chunks.sort_by_key(|chunk| (std::cmp::Reverse(chunk.size_bytes), chunk.address));
         self.heading("Largest")?;
-        for chunk in chunks.iter().take(self.most.min(5)) {
+        let (_, in_use) = heap.sum(ChunkState::is_in_use);
+        let shown = self.list.shown(USUAL_ENTRIES, &chunks, in_use, |chunk| heap.user_part(chunk).1);
+        for chunk in shown.into_iter().take(5) {
             let (user, length) = heap.user_part(chunk);
             writeln!(self.output, "  {:>10}  {user:#x}", bytes(length))?;
         }
