@@ -385,7 +385,8 @@ impl Core {
             if let Some(why) = ImageHeap::refusal(question) {
                 let error =
                     SourceError::Unanswerable { name: name.to_owned(), question, why: why.to_owned() };
-                return Err(refusal(error.to_string()));
+                // The code of every command that is asked what its file cannot answer.
+                return Err(io::Error::other(error.to_string()));
             }
         }
         Ok(())
