@@ -25,6 +25,7 @@ const SUBJECTS: &[(&str, &str)] = &[
     ("capture", "capture.md"),
     ("code-size", "formats.md"),
     ("core", "core.md"),
+    ("against", "against.md"),
     ("formats", "formats.md"),
     ("heap", "heap.md"),
     ("instructions", "formats.md"),
