@@ -51,7 +51,7 @@ pub(crate) fn test(arguments: &[String]) -> Outcome {
     run_tests(cargo)
 }
 
-/// As [`test`], where a program that a test needs must not be missing.
+/// As [`test`](fn@test), where a program that a test needs must not be missing.
 pub(crate) fn test_in_ci() -> Outcome {
     run_tests(|| {
         let mut command = cargo();

@@ -3,7 +3,7 @@
 //! A hook calls [`allocated`] after the real call and [`freeing`] before it; around a reallocation
 //! it calls [`moving`] before and [`moved`] after. An allocation is two slots and a free is one,
 //! neither with a clock. A reader pairs frees with allocations across threads by epochs and
-//! tickets, which `cairn_format::recording` describes and [`crate::epochs`] counts; a thread finds
+//! tickets, which `cairn_format::recording` describes and `epochs` counts; a thread finds
 //! the blocks that it made itself in a filter of its own.
 //!
 //! Allocates nothing, takes no lock, and in steady state makes no system call.

@@ -31,7 +31,7 @@ pub struct About {
     ///
     /// It is the first of the findings, too.
     pub ended_early: Option<String>,
-    /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
+    /// The threads, in the order of a profile's [`threads`](super::HeapProfile::threads).
     pub threads: Vec<ThreadName>,
     /// Findings about the file that a reader should know.
     pub findings: Vec<String>,

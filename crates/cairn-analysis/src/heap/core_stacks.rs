@@ -9,8 +9,8 @@ use cairn_memory::image::Image;
 
 use super::{Address, Aggregator, HeapProfile, Module, NO_FRAMES, Sampling, Scope, Stacks};
 
-/// The stacks of an image's blocks with modules, as [`Names`](cairn_analysis::heap::Names) and
-/// [`Questions`](cairn_analysis::heap::Questions) take them.
+/// The stacks of an image's blocks with modules, as [`Names`](super::Names) and
+/// [`Questions`](super::Questions) take them.
 #[derive(Debug)]
 pub struct CoreStacks {
     /// The tree.

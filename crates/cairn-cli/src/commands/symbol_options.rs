@@ -49,7 +49,7 @@ pub(crate) struct SymbolSearch {
     allow_mismatch: bool,
 
     /// Download missing files from the servers in DEBUGINFOD_URLS. Needs a cairn built with the
-    /// feature debuginfod [default]
+    /// feature debuginfod (default)
     #[arg(long, overrides_with = "no_debuginfod")]
     debuginfod: bool,
 
