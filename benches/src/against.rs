@@ -27,7 +27,7 @@ fn run_in(directory: &Path, older: &Path, rounds: usize, only: &[&str]) -> Resul
     print!("{}", machine::description());
     println!("- {rounds} rounds; minima; older build / this build; times are multiples of the plain run's\n");
     println!(
-        "| work | plain | in the program | in all | wall | recording, bytes | MiB added | `report --json`, ms |"
+        "| work | plain | in the program | in all | wall | recording, bytes | peak resident, MiB | `report --json`, ms |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|");
     for work in heap::works(directory)? {
@@ -69,8 +69,8 @@ fn row(
         pair(&|cost| cost.wall_seconds / base.wall_seconds),
         old.recorded_bytes,
         new.recorded_bytes,
-        (old.resident_kib - base.resident_kib) / 1024.0,
-        (new.resident_kib - base.resident_kib) / 1024.0,
+        old.resident_kib / 1024.0,
+        new.resident_kib / 1024.0,
         answers[0] * 1e3,
         answers[1] * 1e3,
     ))
