@@ -32,6 +32,25 @@ pub(super) struct Parts {
     pub(super) lost_bytes: u64,
 }
 
+impl Parts {
+    /// Creates the parts of an image without memory, threads or modules.
+    pub(super) fn new(machine: Machine, about: About, findings: Vec<Finding>) -> Self {
+        Self {
+            machine,
+            about,
+            pieces: Vec::new(),
+            files: Vec::new(),
+            process: None,
+            mappings: Vec::new(),
+            without_segment: BTreeSet::new(),
+            named: Vec::new(),
+            threads: Vec::new(),
+            findings,
+            lost_bytes: 0,
+        }
+    }
+}
+
 /// A memory without any bytes.
 struct NoMemory;
 

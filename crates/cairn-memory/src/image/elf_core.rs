@@ -76,22 +76,11 @@ pub(super) fn read(
         return Err(ImageError::NotAnImage { path: path.to_owned(), is });
     }
     let processor = fields.u16(18).ok_or_else(cut)?;
-    let mut parts = Parts {
-        machine: Machine {
-            word_size: if is_wide { WordSize::Bits64 } else { WordSize::Bits32 },
-            byte_order: order,
-        },
-        about: About { kind: "ELF core", machine: elf::name(processor), ..About::default() },
-        pieces: Vec::new(),
-        files: Vec::new(),
-        process: None,
-        mappings: Vec::new(),
-        without_segment: BTreeSet::new(),
-        named: Vec::new(),
-        threads: Vec::new(),
+    let mut parts = Parts::new(
+        Machine { word_size: if is_wide { WordSize::Bits64 } else { WordSize::Bits32 }, byte_order: order },
+        About { kind: "ELF core", machine: elf::name(processor), ..About::default() },
         findings,
-        lost_bytes: 0,
-    };
+    );
     let mut notes = Notes::default();
     let segments = read_segments(fields, processor, &mut parts, &mut notes).ok_or_else(cut)?;
     (parts.mappings, parts.without_segment) = mappings(&segments, &notes, &parts.threads, is_wide);

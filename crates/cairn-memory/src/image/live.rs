@@ -1,6 +1,5 @@
 //! Opens a process as an image: its threads are stopped during inspection, and nothing is written.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use cairn_format::WordSize;
@@ -37,24 +36,22 @@ pub(super) fn look<R: Send>(number: u32, look: impl FnOnce(&Image) -> R + Send) 
         let name = stopped.threads().first().map(|thread| thread.name.clone()).unwrap_or_default();
         let machine = if cfg!(target_arch = "x86_64") { "x86-64" } else { "AArch64" };
         let parts = Parts {
-            machine: Machine { word_size: WordSize::Bits64, byte_order: ByteOrder::LittleEndian },
-            about: About {
-                kind: "process",
-                machine: Some(machine),
-                process: Some(number),
-                name,
-                command_line,
-                ..About::default()
-            },
             pieces: pieces.collect(),
-            files: Vec::new(),
             process: Some(ProcessMemory::of(view)),
             mappings,
-            without_segment: BTreeSet::new(),
-            named: Vec::new(),
             threads: threads.collect(),
-            findings: Vec::new(),
-            lost_bytes: 0,
+            ..Parts::new(
+                Machine { word_size: WordSize::Bits64, byte_order: ByteOrder::LittleEndian },
+                About {
+                    kind: "process",
+                    machine: Some(machine),
+                    process: Some(number),
+                    name,
+                    command_line,
+                    ..About::default()
+                },
+                Vec::new(),
+            )
         };
         let options =
             OpenOptions { root: PathBuf::from(format!("/proc/{view}/root")), ..OpenOptions::default() };

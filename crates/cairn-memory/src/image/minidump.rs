@@ -4,7 +4,6 @@
 //! Parsed by hand, because an image needs only threads, modules and memory, and the crate for
 //! minidumps has 46 dependencies.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -68,19 +67,7 @@ pub(super) fn read(
     let (stated, directory) = (file.u32(8).ok_or_else(cut)?, u64::from(file.u32(12).ok_or_else(cut)?));
     let mut reader = DumpReader {
         file,
-        parts: Parts {
-            machine: Machine::default(),
-            about: About { kind: "minidump", ..About::default() },
-            pieces: Vec::new(),
-            files: Vec::new(),
-            process: None,
-            mappings: Vec::new(),
-            without_segment: BTreeSet::new(),
-            named: Vec::new(),
-            threads: Vec::new(),
-            findings,
-            lost_bytes: 0,
-        },
+        parts: Parts::new(Machine::default(), About { kind: "minidump", ..About::default() }, findings),
         processor: AMD64,
         is_windows: false,
         crashed: None,

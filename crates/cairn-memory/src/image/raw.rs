@@ -1,6 +1,5 @@
 //! Raw bytes from a debug probe, without any description.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cairn_format::AbsoluteAddress;
@@ -12,19 +11,7 @@ use super::{
 };
 
 pub(super) fn read(files: &[RawFile], machine: Machine, options: &OpenOptions) -> Result<Image, ImageError> {
-    let mut parts = Parts {
-        machine,
-        about: About { kind: "raw memory", ..About::default() },
-        pieces: Vec::new(),
-        files: Vec::new(),
-        process: None,
-        mappings: Vec::new(),
-        without_segment: BTreeSet::new(),
-        named: Vec::new(),
-        threads: Vec::new(),
-        findings: Vec::new(),
-        lost_bytes: 0,
-    };
+    let mut parts = Parts::new(machine, About { kind: "raw memory", ..About::default() }, Vec::new());
     let last_address =
         if machine.word_size == cairn_format::WordSize::Bits64 { u64::MAX } else { u64::from(u32::MAX) + 1 };
     for (number, file) in files.iter().enumerate() {
