@@ -33,6 +33,7 @@
 mod address;
 pub mod bytes;
 mod frame;
+mod hexadecimal;
 mod module;
 pub mod recording;
 mod shown;
@@ -42,6 +43,7 @@ mod word_size;
 
 pub use address::{AbsoluteAddress, FileOffset, ModuleOffset, StatedAddress};
 pub use frame::Frame;
+pub use hexadecimal::Hexadecimal;
 pub use module::Module;
 pub use shown::changes_its_surroundings;
 pub use sink::{CountingSink, Sink, SinkFull, SliceSink};

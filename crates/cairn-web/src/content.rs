@@ -19,6 +19,7 @@ use cairn_analysis::heap::{
     HeapMark, HeapRead, LIFETIME_CLASSES, Names, SIZE_CLASSES, Sampling, Sums, Unfreed, lifetime_class_range,
     size_class_range,
 };
+use cairn_format::Hexadecimal;
 use cairn_recording::EndReason;
 use serde::Serialize;
 
@@ -440,7 +441,7 @@ fn totals(read: &HeapRead) -> Totals {
 fn module(module: &PageModule) -> ModuleJson {
     ModuleJson {
         path: shown(&module.path).into_owned(),
-        build_id: module.build_id.iter().take(32).map(|byte| format!("{byte:02x}")).collect(),
+        build_id: Hexadecimal(module.build_id.get(..32).unwrap_or(&module.build_id)).to_string(),
         size_bytes: module.size_bytes.min(MOST),
         loaded_nanos: module.loaded_nanos.min(MOST),
         unloaded_nanos: module.unloaded_nanos.map(|nanos| nanos.min(MOST)),

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use cairn_analysis::heap::{HeapRecording, Sampling};
+use cairn_format::Hexadecimal;
 use cairn_run::{Obstacle, Program};
 
 /// Returns the message for a recording without allocations.
@@ -41,8 +42,7 @@ fn recorded_program(heap: &HeapRecording) -> Option<Program> {
     let path = Path::new(OsStr::from_bytes(recording.fact("executable")?));
     let program = Program::find(path.is_absolute().then_some(path.as_os_str())?).ok()?;
     let recorded = recording.fact("executable.build_id").filter(|digits| !digits.is_empty());
-    let present =
-        program.build_id().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let present = program.build_id().map(|bytes| Hexadecimal(&bytes).to_string());
     // Without build ids, the paths decide.
     (recorded == present.as_deref().map(str::as_bytes)).then_some(program)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cairn_analysis::names::{Names, named_frames};
 use cairn_analysis::player::{Event, Filter, PlayError, PlayedFrame, Player, Tables, What};
+use cairn_format::Hexadecimal;
 
 use crate::model::profile::{Column, Function, Line, Location, Module, Profile, Sample, Stack, Unit};
 
@@ -183,7 +184,7 @@ impl MarkProfileBuilder {
         let index = match self.modules.get(path) {
             Some(&known) => known,
             None => {
-                let build_id = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+                let build_id = Hexadecimal(build_id).to_string();
                 let path: Arc<str> = path.into();
                 modules.push(Module { path: Arc::clone(&path), build_id, start: address, end: address });
                 let index = modules.len() as u32 - 1;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cairn_analysis::heap::{
     Address, Asker, LOST_STACK, LineId, NO_FRAMES, Names, Position, Questions, Stacks, Sums,
 };
+use cairn_format::Hexadecimal;
 
 /// The unit of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -437,7 +438,7 @@ fn modules_of(stacks: &Stacks) -> Vec<Module> {
         .iter()
         .map(|module| Module {
             path: module.path.as_str().into(),
-            build_id: module.build_id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            build_id: Hexadecimal(&module.build_id).to_string(),
             start: u64::MAX,
             end: 0,
         })

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use cairn_format::AbsoluteAddress;
+use cairn_format::{AbsoluteAddress, Hexadecimal};
 use cairn_unwind::{AddressRange, MemoryReader};
 use cairn_wire::heapblock::ByteOrder;
 
@@ -84,15 +84,10 @@ impl ImageModule {
         }
         Some(Finding::DifferentFile {
             path: self.path.clone(),
-            expected: hexadecimal(&self.build_id),
-            found: found.as_deref().map(hexadecimal),
+            expected: Hexadecimal(&self.build_id).to_string(),
+            found: found.as_deref().map(|id| Hexadecimal(id).to_string()),
         })
     }
-}
-
-/// Formats a build id in hexadecimal.
-fn hexadecimal(build_id: &[u8]) -> String {
-    build_id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A loadable segment, as stated in the program headers.

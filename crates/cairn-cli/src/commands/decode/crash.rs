@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 
 use cairn_analysis::names::{ModuleKey, Names, file_name, named_frames};
-use cairn_format::{Frame, ModuleOffset};
+use cairn_format::{Frame, Hexadecimal, ModuleOffset};
 use cairn_logs::convert;
 use cairn_logs::crash_log::{
     CrashFrame, CrashImage, CrashImages, CrashLocation, CrashLog, CrashSymbol, CrashThread,
@@ -15,9 +15,7 @@ use cairn_symbols::{AddressKind, Lookup, Place as ModulePlace, SourceFrame};
 use cairn_wire::lws::log_line;
 use serde::{Serialize, Serializer};
 
-use super::print::{
-    DecodePrinter, ExecutableSymbols, Hex, JSON_SCHEMA, JsonLocation, Mode, Place, kind_name,
-};
+use super::print::{DecodePrinter, ExecutableSymbols, JSON_SCHEMA, JsonLocation, Mode, Place, kind_name};
 use crate::commands::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::output::{Outcome, Palette, printable};
 
@@ -286,7 +284,7 @@ impl<W: Write> TextCrash<'_, '_, W> {
         for image in images {
             let [base, end] = [image.base, image.end_of_text]
                 .map(|address| address.map_or("??".to_owned(), |address| format!("{address:#018x}")));
-            let build_id = image.build_id.as_deref().map_or("-".to_owned(), |id| Hex(id).to_string());
+            let build_id = image.build_id.as_deref().map_or("-".to_owned(), |id| Hexadecimal(id).to_string());
             let name = image_name(image).unwrap_or("-");
             let path = image.path.as_deref().unwrap_or("-");
             writeln!(self.output, "    {base}-{end} {build_id} {} {}", printable(name), printable(path))?;
@@ -456,12 +454,10 @@ impl Serialize for JsonMemory<'_> {
             address: String,
             bytes: String,
         }
-        serializer.collect_seq(
-            self.0.memory.iter().map(|piece| Piece {
-                address: piece.address.to_string(),
-                bytes: Hex(&piece.bytes).to_string(),
-            }),
-        )
+        serializer.collect_seq(self.0.memory.iter().map(|piece| Piece {
+            address: piece.address.to_string(),
+            bytes: Hexadecimal(&piece.bytes).to_string(),
+        }))
     }
 }
 
@@ -480,7 +476,7 @@ impl Serialize for CrashImagesJson<'_> {
         serializer.collect_seq(self.0.iter().map(|image| Image {
             base: image.base.map(|address| address.to_string()),
             end_of_text: image.end_of_text.map(|address| address.to_string()),
-            build_id: image.build_id.as_deref().map(|id| Hex(id).to_string()),
+            build_id: image.build_id.as_deref().map(|id| Hexadecimal(id).to_string()),
             name: image.name.as_deref(),
             path: image.path.as_deref(),
         }))

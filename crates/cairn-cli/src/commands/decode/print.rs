@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::Arc;
 
 use anstyle::Style;
-use cairn_format::{AbsoluteAddress, Frame, StatedAddress, WordSize};
+use cairn_format::{AbsoluteAddress, Frame, Hexadecimal, StatedAddress, WordSize};
 use cairn_logs::convert;
 use cairn_logs::decode::{Image, ImageMap, Record, StackRecord};
 use cairn_logs::totals::AllocationTotals;
@@ -221,7 +221,7 @@ impl<'a> DecodePrinter<'a> {
                 output.write_all(b"\n")?;
             }
             (_, OutputEncoding::Base64) => writeln!(output, "{}", convert::base64_text(&converted.bytes))?,
-            (_, OutputEncoding::Hex) => writeln!(output, "{}", Hex(&converted.bytes))?,
+            (_, OutputEncoding::Hex) => writeln!(output, "{}", Hexadecimal(&converted.bytes))?,
             (_, OutputEncoding::Raw) => output.write_all(&converted.bytes)?,
         }
         Ok(if converted.losses.is_empty() { Outcome::Done } else { Outcome::Partly })
@@ -296,7 +296,7 @@ fn write_location(output: &mut impl Write, location: &SourceFrame, style: Style)
 fn image_lines(output: &mut impl Write, map: &ImageMap) -> io::Result<()> {
     writeln!(output, "# {} images, platform {}", map.images.len(), printable(&map.platform))?;
     for Image { base, end_of_text, build_id, path } in &map.images {
-        let build_id = build_id.as_ref().map_or("-".to_owned(), |id| Hex(id).to_string());
+        let build_id = build_id.as_ref().map_or("-".to_owned(), |id| Hexadecimal(id).to_string());
         let path = path.as_deref().unwrap_or("-");
         writeln!(output, "{base:#018x}-{end_of_text:#018x} {build_id} {}", printable(path))?;
     }
@@ -544,18 +544,9 @@ impl ImagesJson {
         let images = map.images.iter().map(|image| JsonImage {
             base: image.base.to_string(),
             end_of_text: image.end_of_text.to_string(),
-            build_id: image.build_id.as_ref().map(|id| Hex(id).to_string()),
+            build_id: image.build_id.as_ref().map(|id| Hexadecimal(id).to_string()),
             path: image.path.clone(),
         });
         Self { platform: map.platform.clone(), images: images.collect() }
-    }
-}
-
-/// Bytes as hexadecimal digits.
-pub(super) struct Hex<'a>(pub(super) &'a [u8]);
-
-impl fmt::Display for Hex<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
