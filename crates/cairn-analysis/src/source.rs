@@ -58,7 +58,7 @@ use crate::heap::{
 use crate::names;
 
 pub use error::SourceError;
-pub use filter::{HeapFilter, TimePoint, TimeSpan, parse_size, parse_time};
+pub use filter::{HeapFilter, TimePoint, TimeSpan, parse_size, parse_time, split_size};
 pub use followed::FollowedHeap;
 #[cfg(target_os = "linux")]
 pub use image::{ImageHeap, names_of_image};

@@ -98,8 +98,7 @@ impl Output {
         if !self.is_terminal() {
             return Ok(());
         }
-        let how = "name a file with -o FILE, or redirect the output";
-        Err(output::refusal(format!("{what} is not written to a terminal; {how}")))
+        Err(output::refusal(output::not_for_terminals(what)))
     }
 
     /// Returns the new file with all that was written, if the output is a new file.

@@ -68,12 +68,13 @@ fn parse_sizes(text: &str) -> Result<RangeInclusive<u64>, String> {
     if from > to { Err(format!("{text}: the smaller size comes first")) } else { Ok(from..=to) }
 }
 
-/// Parses `4096`, `4k`, `4KiB`: all units are powers of 1024.
+/// Splits a size into its digits and the power of 2 of its unit; `None` for an unknown unit.
 ///
-/// # Errors
-///
-/// A sentence for the person who wrote it.
-pub fn parse_size(text: &str) -> Result<u64, String> {
+/// ```
+/// assert_eq!(cairn_analysis::source::split_size("4KiB"), Some(("4", 10)));
+/// ```
+#[must_use]
+pub fn split_size(text: &str) -> Option<(&str, u32)> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.trim().to_ascii_lowercase().as_str() {
@@ -81,9 +82,20 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "k" | "kb" | "kib" => 10,
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
-        _ => return Err(format!("{text}: not a size; write 4096, 4KiB or 1MiB")),
+        _ => return None,
     };
-    let number: u64 = number.parse().map_err(|_| format!("{text}: not a size; write 4096, 4KiB or 1MiB"))?;
+    Some((number, shift))
+}
+
+/// Parses `4096`, `4k`, `4KiB`: all units are powers of 1024.
+///
+/// # Errors
+///
+/// A sentence for the person who wrote it.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || format!("{text}: not a size; write 4096, 4KiB or 1MiB");
+    let (number, shift) = split_size(text).ok_or_else(bad)?;
+    let number: u64 = number.parse().map_err(|_| bad())?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text}: too large"))
 }
 

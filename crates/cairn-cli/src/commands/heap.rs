@@ -19,6 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cairn_analysis::source::split_size;
 use cairn_files::Directory;
 use cairn_run::{Announcements, End, Event, Library, Obstacle, Program, Running, Start};
 use clap::Args;
@@ -477,15 +478,7 @@ impl From<Obstacle> for Refused {
 
 /// Reads a number of bytes with its unit.
 fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return Err("a size is a number with a unit: 512KiB, 64MiB, 2GiB".to_owned()),
-    };
+    let (number, shift) = split_size(text).ok_or("a size is a number with a unit: 512KiB, 64MiB, 2GiB")?;
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
     bytes
         .filter(|bytes| *bytes > 0)

@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 
 use super::heap_input::failed;
 use crate::new_file::Output;
-use crate::output::{Guarded, Palette, colored_stdout};
+use crate::output::{Guarded, Palette, colored_stdout, not_for_terminals};
 
 /// A view of a heap.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
@@ -184,9 +184,7 @@ impl OutputOptions {
 /// Ends the command when standard output is a terminal: `what` is not for one.
 pub(crate) fn refuse_terminal(what: &str) {
     if io::stdout().is_terminal() {
-        let text = format!(
-            "{what} is not written to a terminal; name a file with -o FILE, or redirect the output\n"
-        );
+        let text = format!("{}\n", not_for_terminals(what));
         clap::Error::raw(ErrorKind::ValueValidation, text).exit();
     }
 }
