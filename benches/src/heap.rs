@@ -3,8 +3,8 @@
 //!
 //! Each work runs plain and under each tool in turn, round after round; medians of the rounds. Two
 //! figures for cairn, of the same runs: *in the program* is the processor time of the recorded
-//! process alone, which a probe in it writes at its end; *in all* that of the command beside it as
-//! well. The tools write where they normally do. Profilers that are a part of an allocator are
+//! process alone, which a probe in it writes at its end; *in all* includes that of the `cairn`
+//! process. The tools write where they normally do. Profilers that are a part of an allocator are
 //! compared with that allocator without.
 
 use std::fs;

@@ -215,7 +215,7 @@ fn zsh_completes_recordings_processes_and_programs() {
     }
     // Control-D lists the candidates, with the commands of processes.
     for command in ["snapshot", "heap --attach", "top"] {
-        // zsh leaves a list out when more keys have arrived before it is drawn, as on a busy machine.
+        // zsh omits a list when more keys arrive before it is drawn, as on a busy machine.
         let listed = (0..20).map(|_| zsh(&scene, &format!("cairn {command} {pid}"), "\u{4}").1);
         let expected = format!("sleep {SECONDS}");
         let mut last = String::new();

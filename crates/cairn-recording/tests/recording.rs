@@ -373,7 +373,7 @@ fn marked(count: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_window_of_a_spool_tells_what_the_whole_tells_of_that_time() {
+fn window_of_a_spool_equals_that_time_of_the_whole() {
     let bytes = marked(20_000);
     let whole = Recording::from_bytes(bytes.clone()).unwrap();
     let (_, end) = whole.end().unwrap();

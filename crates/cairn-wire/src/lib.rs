@@ -56,7 +56,7 @@
 //! by running the implementations. In short:
 //!
 //! - [`lws`]: every field has a spare bit that the description does not mention, whose content
-//!   depends on the compiler; the documented example does not decode to the line beside it;
+//!   depends on the compiler; the documented example does not decode to the printed line;
 //!   addresses of 2^31 and more come out damaged.
 //! - [`cbf`]: Swift writes the first address relative and, up to 6.2, no end mark, and its reader
 //!   then claims that a complete stack was cut; older copies of the document reserve the `rep`

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! There is no header and no count: the size of the buffer, the packing and the kernel base travel
-//! beside it.
+//! separately.
 //!
 //! ```
 //! use cairn_format::AbsoluteAddress;

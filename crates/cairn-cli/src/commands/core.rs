@@ -125,8 +125,9 @@ pub(crate) struct Core {
     #[arg(long, value_name = "FORMAT=FILE", value_parser = parse_export, hide = true, conflicts_with_all = REPORT_OPTIONS)]
     export: Vec<(Target, PathBuf)>,
 
-    /// Show only this view of the blocks, as `cairn report` does: function, line, module, stack,
-    /// tree, callers or size
+    /// Show one view of the blocks, as `cairn report` does
+    ///
+    /// The views are function, line, module, stack, tree, callers and size.
     #[arg(long, value_name = "VIEW")]
     by: Option<ViewName>,
 

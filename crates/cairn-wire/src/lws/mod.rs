@@ -56,7 +56,7 @@
 //! - The spare bit depends on the compiler that built the C code; some builds misread the bits of
 //!   others. Here it is written 0 and ignored.
 //! - The description's first example, `~m#IF0BmagugNDWgCnkhdAYpQa6wAAV`, does not decode to the
-//!   line printed beside it, but to `0x40666a 0x40686b 0x406c34 0x406294`. The example in its
+//!   line printed next to it, but to `0x40666a 0x40686b 0x406c34 0x406294`. The example in its
 //!   addr2line section is the matching one. The 55-byte example of the decode tool's README is in
 //!   an older format that nothing reads.
 //! - The first address is never the base of a delta the encoder writes, and when it is the nearest
