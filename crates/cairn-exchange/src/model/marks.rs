@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cairn_analysis::names::{Names, named_frames};
+use cairn_analysis::names::{AddressNames, named_frames};
 use cairn_analysis::player::{Event, Filter, PlayError, PlayedFrame, Player, Tables, What};
 use cairn_format::Hexadecimal;
 
@@ -46,7 +46,11 @@ pub struct Marks {
 /// # Errors
 ///
 /// Those of [`Player::play`].
-pub fn read(player: &mut Player, filter: &Filter, names: Option<&mut Names>) -> Result<Marks, PlayError> {
+pub fn read(
+    player: &mut Player,
+    filter: &Filter,
+    names: Option<&mut AddressNames>,
+) -> Result<Marks, PlayError> {
     let mut builder = MarkProfileBuilder::default();
     builder.result.profile.columns =
         vec![Column { name: "marks".into(), unit: Unit::Count, title: "Marks".into() }];
@@ -83,7 +87,7 @@ impl MarkProfileBuilder {
         &mut self,
         event: &Event,
         tables: &dyn Tables,
-        mut names: Option<&mut Names>,
+        mut names: Option<&mut AddressNames>,
     ) -> Option<u32> {
         let mut stack = None;
         for frame in event.frames(tables).iter().rev() {
@@ -93,7 +97,7 @@ impl MarkProfileBuilder {
         stack
     }
 
-    fn event(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut Names>) {
+    fn event(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut AddressNames>) {
         let module_name =
             |index: usize| tables.modules().get(index).map_or("?", |module| module.name()).to_owned();
         let text = match &event.what {
@@ -133,7 +137,7 @@ impl MarkProfileBuilder {
         })
     }
 
-    fn location(&mut self, frame: PlayedFrame, tables: &dyn Tables, names: Option<&mut Names>) -> u32 {
+    fn location(&mut self, frame: PlayedFrame, tables: &dyn Tables, names: Option<&mut AddressNames>) -> u32 {
         if let Some(&known) = self.locations.get(&frame) {
             return known;
         }
