@@ -154,7 +154,7 @@ pub(super) const FUNCTIONS: &[FunctionRule] = &[
         "function_code_fastcall", "fast_function", "do_call_core", "trace_call_function", "weakref_call", "proxy_call",
     ], "the list of memray"),
     row(Name, Allocator, "V8", &[
-        "v8::internal::AllocWithRetry", "v8::internal::AlignedAllocWithRetry", "v8::base::Malloc", "v8::base::Calloc",
+        "v8::internal::AllocWithRetry", "v8::internal::AllocAtLeastWithRetry", "v8::internal::AlignedAllocWithRetry", "v8::base::Malloc", "v8::base::Calloc",
         "v8::internal::Malloced::operator new", "v8::internal::Zone::Expand", "v8::internal::Zone::NewExpand",
         "v8::internal::AccountingAllocator::AllocateSegment", "node::NodeArrayBufferAllocator::Allocate",
         "node::UncheckedMalloc", "node::Malloc", "node::Realloc", "node::UncheckedRealloc",

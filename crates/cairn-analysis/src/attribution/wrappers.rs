@@ -105,11 +105,12 @@ pub(crate) fn find(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<FoundWra
     let mut nested: BTreeMap<FunctionId, u64> = BTreeMap::new();
     // Named like a wrapper, but called by one function only, which may be a wrapper itself.
     let mut inner: BTreeMap<FunctionId, FunctionId> = BTreeMap::new();
-    for level in 0..MOST_LEVELS {
+    for _ in 0..MOST_LEVELS {
         let candidates = candidates(&paths, names);
         let mut wrappers: BTreeSet<FunctionId> = BTreeSet::new();
         for (&function, candidate) in &candidates {
-            if !candidate.is_an_end() || !is_named_like_a_wrapper(&names.function(function).name) {
+            let named = names.function(function);
+            if !candidate.is_an_end() || !named.is_named || !is_named_like_a_wrapper(&named.name) {
                 continue;
             }
             match candidate.callers.iter().collect::<Vec<_>>()[..] {
@@ -118,9 +119,7 @@ pub(crate) fn find(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<FoundWra
                 _ => {}
             }
         }
-        if level == 0 {
-            wrappers.extend(by_behaviour(&paths, names, &candidates, &wrappers));
-        }
+        wrappers.extend(by_behaviour(&paths, names, &candidates, &wrappers));
         let passed = |path: &Path| {
             let function = path.at(0).map(|position| names.function_at(position));
             function.filter(|function| wrappers.contains(function) || inner.contains_key(function))
@@ -213,7 +212,8 @@ fn may_be_a_wrapper(names: &Names<'_>, position: Position) -> bool {
     let verdict = names.verdict(line);
     !verdict.is_settled
         && !verdict.is_interpreted
-        && names.function_of(line).is_named
+        // A function without a name has a number; what is no function has none.
+        && !names.function_of(line).name.starts_with('[')
         && matches!(verdict.owner.kind, OwnerKind::Mine | OwnerKind::Library)
 }
 
