@@ -20,6 +20,7 @@
 //!
 //! | module | task |
 //! |---|---|
+//! | [`attribution`] | decides whose each frame is, and which frames are folded |
 //! | [`calendar`] | reads and writes times on the wall |
 //! | [`file_kind`] | recognises files by their first bytes |
 //! | [`heap`] | answers where a program's memory went, from its allocations and frees |
@@ -30,6 +31,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attribution;
 pub mod calendar;
 pub mod file_kind;
 pub mod heap;

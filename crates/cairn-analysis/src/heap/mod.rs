@@ -13,7 +13,6 @@ mod diff;
 mod diff_tree;
 mod flame;
 mod heap_read;
-mod internals;
 mod live;
 mod module_names;
 mod names;
@@ -33,6 +32,8 @@ mod timeline;
 mod tree;
 mod unfreed;
 
+pub use crate::attribution::wrappers::FoundWrapper;
+pub use crate::attribution::{FoldRules, Folding, Owner, OwnerKind};
 pub use about::{About, ThreadName};
 pub use aggregate::{Aggregator, Anomalies, HeapProfile, LOST_STACK, Scope};
 pub use classes::{
@@ -46,10 +47,9 @@ pub use diff::{Diff, DiffEntry, DiffFrame};
 pub use diff_tree::{DiffNode, DiffTree};
 pub use flame::{FlameOptions, folded_name};
 pub use heap_read::{HeapMark, HeapRead, MOST_MARKS};
-pub use internals::{Role, plain_name, role_of};
 pub use live::{LiveHeap, Update};
 pub use module_names::ModuleNames;
-pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};
+pub use names::{Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};
 pub use patterns::{BadSuppression, Pattern, Suppressed, Suppressions, stacks_with};
 pub use questions::{Asker, Entry, Group, Questions};
 pub use recorded::HeapRecording;

@@ -406,7 +406,7 @@ impl Core {
         namer: &dyn Namer,
         started: std::time::Instant,
     ) -> io::Result<()> {
-        let folding = Folding { allocator: !self.internals, startup: !self.internals };
+        let folding = if self.internals { Folding::none() } else { Folding::default() };
         let profile = answers.stacks.profile(answers.blocks());
         let mut questions = Questions::new(&profile, Names::new(&answers.stacks.stacks, namer, folding));
         if let Some(path) = &self.flame {
@@ -422,7 +422,7 @@ impl Core {
         }
         if self.json {
             let mut names =
-                Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
+                Names::new(&answers.stacks.stacks, namer, Folding::none());
             let json = json::CoreJson::new(answers, &mut questions, &mut names, self.list);
             serde_json::to_writer(&mut *output, &json)?;
             return writeln!(output);
@@ -439,7 +439,7 @@ impl Core {
             }
             CoreFormat::Text => {
                 let mut names =
-                    Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
+                    Names::new(&answers.stacks.stacks, namer, Folding::none());
                 let mut printer = CorePrinter::new(output, answers, &mut questions, &mut names, self.list);
                 printer.head(started)?;
                 if self.modules {

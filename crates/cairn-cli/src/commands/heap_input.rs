@@ -188,7 +188,7 @@ impl HeapInput {
 
     /// The frames that are left out of stacks.
     pub(crate) fn folding(&self) -> Folding {
-        Folding { allocator: !self.internals, startup: !self.internals }
+        if self.internals { Folding::none() } else { Folding::default() }
     }
 
     /// The names of a heap's frames.

@@ -10,6 +10,7 @@ mod diff;
 mod export;
 mod flame;
 mod heap;
+mod folding_text;
 mod heap_input;
 mod heap_text;
 mod index_later;

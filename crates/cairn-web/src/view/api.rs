@@ -73,7 +73,7 @@ impl Api {
             catalogue: Catalogue::new(options.shown),
             naming: Naming {
                 source: options.source,
-                folding: options.folding,
+                folding: options.folding.clone(),
                 without_index: Arc::default(),
             },
             sources: options.sources,

@@ -69,10 +69,10 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
         let (scope, words) = scope(source, &all, names, part)?;
         Ok((read_whole(source, scope)?, words))
     };
-    let mut names = first.names(first_namer, naming.folding);
+    let mut names = first.names(first_namer, naming.folding.clone());
     let (first_read, first_words) = read(&first, &mut names, &before.part)?;
     let mut first_questions = Questions::new(&first_read.profile, names);
-    let mut names = second.names(second_namer, naming.folding);
+    let mut names = second.names(second_namer, naming.folding.clone());
     let (second_read, second_words) = read(&second, &mut names, &after.part)?;
     let mut second_questions = Questions::new(&second_read.profile, names);
     let tree = DiffTree::of(&mut first_questions, &mut second_questions, MOST_CALLS);

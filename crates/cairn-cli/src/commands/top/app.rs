@@ -207,7 +207,7 @@ impl App {
             about: &seen.about,
             stacks: &seen.stacks,
             namer: naming,
-            folding: self.folding,
+            folding: self.folding.clone(),
             filters: &self.filters,
             before,
             zero,

@@ -199,7 +199,7 @@ const CALLERS: usize = 5;
 
 impl TableSource<'_> {
     pub(super) fn table(&self, wish: &Wish) -> Table {
-        let mut names = Names::new(self.stacks, self.namer, self.folding);
+        let mut names = Names::new(self.stacks, self.namer, self.folding.clone());
         let counted = stacks_of(self.filters, &mut names);
         let filtered = counted.map(|counted| self.profile.of_stacks(&counted));
         let mut questions = Questions::new(filtered.as_ref().unwrap_or(self.profile), names);

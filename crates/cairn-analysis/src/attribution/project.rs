@@ -1,0 +1,1 @@
+//! The project file `.cairn.toml`.
