@@ -1,7 +1,8 @@
 // Two recordings as one tree: what each has at every call, and a flame graph whose colours are growth.
 
 import { bytesText, countText, shareText } from './text.js';
-import { hashOf, linked } from './model.js';
+import { linked } from './shape.js';
+import { hashOf } from './model.js';
 import { Flame } from './flame.js';
 
 export class DiffModel {
@@ -24,6 +25,14 @@ export class DiffModel {
   key(f) {
     if (!this.keys.has(f)) this.keys.set(f, hashOf(`${this.names[f]}\0${this.moduleNames[f]}\0${this.files[f]}`).toString(36));
     return this.keys.get(f);
+  }
+
+  callName(call) {
+    return this.names[this.functions[call]];
+  }
+
+  foundCalls(found) {
+    return Uint8Array.from(this.functions, (f) => found[f]);
   }
 
   retained(key, make) {

@@ -4,12 +4,19 @@
 // The tree from the allocations outwards does not exist beforehand: a branch is put together when it is wide enough to be seen.
 
 import { bytesText, countText, shareText } from './text.js';
+import { ownerColours, shaded } from './owners.js';
 import { hashOf } from './model.js';
 
 const ROW = 20;
 /** Of graphs that are wider than this many pixels, which are looked at from further away. */
 const LARGE = { from: 2400, row: 26 };
 const LEAST_WIDTH = 0.5;
+/** How far the shades of an owner's functions are apart: enough to tell two beside each other from one. */
+const SHADES = 6;
+const SHADE = 0.045;
+/** How much paler rows of folded calls are, and calls that a search did not find. */
+const PALE = 0.5;
+const DIM = 0.72;
 const FONT = 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace';
 
 /** A branch: a function and how it was reached. */
@@ -96,8 +103,8 @@ class Outwards {
 
 export class Flame {
   /** `scroller` scrolls, `spacer` gives it its height, `canvas` stays in place. */
-  constructor({ scroller, spacer, canvas, onSelect, onZoom }) {
-    Object.assign(this, { scroller, spacer, canvas, onSelect, onZoom });
+  constructor({ scroller, spacer, canvas, onSelect, onZoom, onMenu, onRow }) {
+    Object.assign(this, { scroller, spacer, canvas, onSelect, onZoom, onMenu, onRow });
     this.context = canvas.getContext('2d', { alpha: false });
     this.row = ROW;
     this.isFlame = false;
@@ -112,6 +119,7 @@ export class Flame {
     canvas.addEventListener('mousemove', (event) => this.hover(event));
     canvas.addEventListener('mouseleave', () => this.hover(null));
     canvas.addEventListener('click', (event) => this.click(event));
+    canvas.addEventListener('contextmenu', (event) => this.menu(event));
     canvas.addEventListener('keydown', (event) => this.key(event));
   }
 
@@ -126,6 +134,7 @@ export class Flame {
     this.zoomed = isOther ? this.tree.root : this.find(zoomed, true);
     this.selected = selected && !isOther ? this.find(selected, false) : null;
     this.hovered = null;
+    this.foundCalls = this.found && model.foundCalls(this.found);
     this.scrollerHeight = 0;
     this.layout();
   }
@@ -175,6 +184,7 @@ export class Flame {
 
   mark(found) {
     this.found = found;
+    this.foundCalls = found && this.model.foundCalls(found);
     this.draw();
   }
 
@@ -242,21 +252,21 @@ export class Flame {
     const style = getComputedStyle(this.canvas);
     const colour = (name) => style.getPropertyValue(name).trim();
     this.isDark = colour('--is-dark') === '1';
-    this.paint = { page: colour('--page'), text: colour('--frame-text'), edge: colour('--text'), found: colour('--found') };
+    this.paint = { page: colour('--page'), text: colour('--frame-text'), edge: colour('--text'), found: colour('--found'), other: colour('--line'), owners: ownerColours(style) };
     this.colours.clear();
   }
 
   colour(branch, isDim) {
+    const { model } = this;
     const f = branch.functionNumber;
-    const key = f * 2 + (isDim ? 1 : 0);
+    const owner = branch.parent ? model.owner(branch.call) : 0;
+    const key = (f * 1024 + owner) * 2 + (isDim ? 1 : 0);
     let colour = this.colours.get(key);
     if (!colour) {
-      const isCode = this.model.kinds[f] < 2;
-      const hue = hashOf(this.model.moduleNames[f]) % 360;
-      const shade = (hashOf(this.model.names[f]) % 12) - 6;
-      const saturation = isCode ? (isDim ? 12 : 45) : 0;
-      const light = this.isDark ? (isDim ? 24 : 38) : isDim ? 88 : 76;
-      colour = `hsl(${hue} ${saturation}% ${light + shade * (isDim ? 0.3 : 1)}%)`;
+      const name = model.owners.classOf(owner);
+      const shade = (hashOf(model.names[f]) % SHADES) * SHADE;
+      const part = isDim ? DIM : model.kinds[f] === 4 ? PALE : shade;
+      colour = name && model.kinds[f] !== 2 ? shaded(this.paint.owners[name], part, this.isDark) : this.paint.other;
       this.colours.set(key, colour);
     }
     return colour;
@@ -271,7 +281,7 @@ export class Flame {
   draw() {
     if (!this.tree) return;
     if (!this.paint) this.theme();
-    const { context, found, model, paint } = this;
+    const { context, found, foundCalls, paint } = this;
     context.setTransform(this.scale, 0, 0, this.scale, 0, 0);
     context.direction = 'ltr';
     context.fillStyle = paint.page;
@@ -286,7 +296,7 @@ export class Flame {
       const { x, width, branches } = this.rows[level];
       for (let i = 0; i < x.length; i++) {
         const branch = branches[i];
-        const isFound = found && found[branch.functionNumber];
+        const isFound = found && (found[branch.functionNumber] || foundCalls[branch.call]);
         context.fillStyle = isFound ? paint.found : this.colour(branch, found && !isFound);
         // Without the gap where there is none to spare.
         context.fillRect(x[i], y, width[i] > 2 ? width[i] - 1 : width[i], this.row - 1);
@@ -306,7 +316,7 @@ export class Flame {
   }
 
   label(branch) {
-    return branch.parent ? this.model.names[branch.functionNumber] : 'everything';
+    return branch.parent ? this.model.callName(branch.call) : 'everything';
   }
 
   outline(branch, thickness) {
@@ -352,10 +362,31 @@ export class Flame {
 
   click(event) {
     const branch = this.at(event);
-    if (!branch) return;
+    if (!branch || this.openRow(branch)) return;
     this.selected = branch;
     this.zoom(branch);
     this.onSelect(branch);
+  }
+
+  /** Opens a row of folded calls. */
+  openRow(branch) {
+    if (!this.onRow || !branch.parent || !this.model.isRow(branch.call)) return false;
+    this.onRow(branch);
+    return true;
+  }
+
+  menu(event) {
+    if (!this.onMenu) return;
+    // A key has no place of its own.
+    const isKey = event.button !== 2;
+    const branch = isKey ? this.selected || this.zoomed : this.at(event);
+    if (!branch) return;
+    event.preventDefault();
+    this.select(branch);
+    const place = this.placeOf(branch);
+    const box = this.canvas.getBoundingClientRect();
+    if (isKey && place) this.onMenu(branch, box.left + Math.max(0, place.x) + 20, box.top + place.y + this.row);
+    else this.onMenu(branch, event.clientX, event.clientY);
   }
 
   describe(branch) {
@@ -379,7 +410,7 @@ export class Flame {
     } else if (event.key === 'Home') next = this.tree.root;
     else if (event.key === 'Enter' || event.key === ' ') {
       event.preventDefault();
-      this.zoom(branch);
+      if (!this.openRow(branch)) this.zoom(branch);
       return;
     } else if (event.key === 'Backspace' || event.key === 'Escape') {
       event.preventDefault();

@@ -7,6 +7,8 @@ import { ABSENT, Timeline } from './timeline.js';
 import { FunctionTable, copyButton, sourceElement } from './tables.js';
 import { showSizes, showLifetimes, showThreads, showModules } from './charts.js';
 import { readState, writeState } from './state.js';
+import { stepsOf } from './shape.js';
+import { Steps, openedOf } from './steps.js';
 
 /** The same words as in docs/book/reference/report.md, which has both definitions in full. */
 const TEMPORARY_NOTE = 'Frees in between, allocations of other threads and the thread that frees do not matter. heaptrack counts otherwise: '
@@ -38,7 +40,10 @@ export class Page {
       scroller: byId('scroller'), spacer: byId('spacer'), canvas: byId('flame'),
       onSelect: (branch) => this.showDetails(branch),
       onZoom: (branch) => this.set({ zoom: this.flame.path(branch).join('.') }, true),
+      onMenu: (branch, x, y) => this.steps.open(branch, x, y),
+      onRow: (branch) => this.steps.turnRow(branch),
     });
+    this.steps = new Steps({ page: this, box: byId('steps'), menu: byId('menu') });
     this.timeline = new Timeline({ canvas: byId('timeline'), content, onBrush: (range) => this.brushed(range) });
     this.table = new FunctionTable({
       table: byId('functions'), more: byId('more-functions'), model: this.model,
@@ -95,6 +100,7 @@ export class Page {
     const sort = /^(self|total|name|source|module)([+-])$/.exec(state.sort);
     if (sort) Object.assign(this.table, { sort: { by: sort[1], isUp: sort[2] === '+' }, order: null });
     this.flame.isFlame = state.view === 'flame';
+    this.shapeCalls();
     this.found = this.model.search(state.search);
     this.flame.found = this.found;
     this.showTab(TABS.includes(state.tab) ? state.tab : 'functions');
@@ -107,6 +113,30 @@ export class Page {
     this.restSoon();
   }
 
+  /** Makes the tree of calls as the state says, where that is another one. */
+  shapeCalls() {
+    const { model, state } = this;
+    const wanted = [state.steps, state.opened, state.unfolded].join(' ');
+    if (model.wanted !== wanted) {
+      model.wanted = wanted;
+      if (wanted.trim() || model.isShaped) model.setShape(stepsOf(state.steps), openedOf(state.opened), state.unfolded !== '1');
+      model.isShaped = wanted.trim() !== '';
+      this.table.order = null;
+    }
+    this.steps.show();
+    byId('unfold').hidden = !model.hasFolded;
+    this.showOwners();
+  }
+
+  /** The colours of owners, in words. */
+  showOwners() {
+    byId('owners').replaceChildren(...this.model.owners.legend().map(({ name, words }) => {
+      const key = element('span', { class: 'key', 'aria-hidden': 'true' });
+      key.style.background = `var(--owner-${name})`;
+      return element('span', {}, key, nameElement(words));
+    }));
+  }
+
   /** What is shown first: of what has numbers, what people ask for first. */
   usualMetric() {
     const { totals } = this.content;
@@ -117,7 +147,7 @@ export class Page {
   showTree(beforeLayout, isSame = false) {
     const { model, metric, range, flame } = this;
     const height = flame.scrollerHeight;
-    const own = model.own('call', metric, range);
+    const own = model.listedOwn(metric, range);
     const totals = model.totals(metric, range);
     const layout = flame.layout;
     // One layout, after the zoom is known.
@@ -139,6 +169,7 @@ export class Page {
     this.showSearch();
     const sums = model.byFunction(metric, range);
     const whole = model.totals(metric, range)[0];
+    byId('unfold').setAttribute('aria-pressed', String(!model.hasFolds));
     const { tab } = this.state;
     if (tab === 'functions') this.table.show(sums, metric, whole, this.found, this.state.search);
     else if (tab === 'modules') showModules(byId('modules'), model, metric, range, sums);
@@ -258,6 +289,7 @@ export class Page {
     byId('icicle').setAttribute('aria-pressed', String(state.view !== 'flame'));
     byId('flame-up').setAttribute('aria-pressed', String(state.view === 'flame'));
     byId('invert').setAttribute('aria-pressed', String(state.inverted === '1'));
+    byId('unfold').setAttribute('aria-pressed', String(state.unfolded === '1'));
   }
 
   showTab(tab) {
@@ -274,25 +306,35 @@ export class Page {
   showDetails(branch) {
     const { flame, model } = this;
     const box = byId('details');
-    const source = branch.parent ? model.source(branch.call) : '';
-    const title = element('p', { class: 'chosen' }, nameElement(flame.label(branch)));
+    const recorded = branch.parent ? model.recordedCall(branch.call) : -1;
+    const source = recorded > 0 ? model.sourceOf(recorded) : '';
+    const nameOf = (at) => (at.parent && !model.isRow(at.call) ? model.names[at.functionNumber] : flame.label(at));
+    const title = element('p', { class: 'chosen' }, nameElement(nameOf(branch)));
     const facts = element('p', {}, flame.describe(branch));
+    const owner = branch.parent ? model.owner(branch.call) : 0;
+    if (model.owners.classOf(owner)) facts.append(' · ', nameElement(model.owners.text(owner)), model.shape.isFolded[branch.call] ? ', folded' : '');
     if (branch.parent && model.modulePaths[branch.functionNumber]) {
       facts.append(' · ', nameElement(model.modulePaths[branch.functionNumber]));
     }
-    if (source) facts.append(' · ', sourceElement(source, model.place(branch.call), this.host.onSource), ' ', copyButton(source, 'file and line'));
+    if (source) facts.append(' · ', sourceElement(source, model.placeOf(recorded), this.host.onSource), ' ', copyButton(source, 'file and line'));
     const stack = [];
     for (let at = branch; at.parent && stack.length < 200; at = at.parent) stack.push(at);
-    const names = stack.map((at) => flame.label(at));
-    const places = stack.map((at) => (model.source(at.call) ? ` ${model.source(at.call)}` : ''));
+    const names = stack.map(nameOf);
+    const places = stack.map((at) => model.recordedCall(at.call)).map((call) => (call > 0 && model.sourceOf(call) ? ` ${model.sourceOf(call)}` : ''));
     const list = element('ol', {}, ...stack.map((at, i) => element('li', {}, nameElement(names[i]), element('small', {}, places[i]))));
     const way = element('details', {}, element('summary', {}, `The way here: ${countText(branch.level)} call${branch.level === 1 ? '' : 's'}`), list);
     way.open = this.isWayOpen || false;
     way.addEventListener('toggle', () => (this.isWayOpen = way.open));
     if (branch.parent) {
+      const actions = element('button', { type: 'button', class: 'copy', id: 'actions', 'aria-haspopup': 'menu', title: 'Focus, merge, collapse, drop (a right click in the graph)' }, 'actions ▾');
+      actions.addEventListener('click', () => {
+        const place = actions.getBoundingClientRect();
+        this.steps.open(branch, place.left, place.bottom);
+      });
+      if (this.steps.actionsOf(branch).length) facts.append(' · ', actions);
       facts.append(' · ', copyButton(names.map((name, i) => name + places[i]).join('\n'), 'the stack'));
       const part = this.host.onPart && !this.state.inverted && this.partOf(branch);
-      if (part) facts.append(' · ', element('button', { type: 'button', class: 'copy', id: 'only-below', title: 'Ask for this part of the recording alone, with all that is in it', on: { click: () => this.host.onPart({ below: part }) } }, 'only this part'));
+      if (part) facts.append(' · ', element('button', { type: 'button', class: 'copy', id: 'only-below', title: 'Ask for this part of the recording alone, with all that is in it', on: { click: () => this.host.onPart({ below: part, zoom: flame.path(branch).join('.') }) } }, 'only this part'));
     }
     box.replaceChildren(title, facts, ...(stack.length ? [way] : []));
   }
@@ -301,8 +343,8 @@ export class Page {
   partOf(branch) {
     const { kinds } = this.model;
     const inner = kinds[branch.functionNumber] < 2 ? branch : branch.parent;
-    for (let at = inner; at.parent; at = at.parent) if (kinds[at.functionNumber] > 1) return '';
-    return this.flame.path(inner).join('.');
+    for (let at = inner; at.parent; at = at.parent) if (kinds[at.functionNumber] === 2) return '';
+    return inner.parent ? this.model.recordedPath(inner.call) : '';
   }
 
   // --- what does not depend on what is chosen
@@ -380,6 +422,7 @@ export class Page {
     byId('icicle').addEventListener('click', () => this.choose({ view: 'icicle' }));
     byId('flame-up').addEventListener('click', () => this.choose({ view: 'flame' }));
     byId('invert').addEventListener('click', () => this.choose({ inverted: this.state.inverted ? '' : '1', zoom: '' }));
+    byId('unfold').addEventListener('click', () => this.choose({ unfolded: this.state.unfolded ? '' : '1', zoom: '' }));
     byId('reset').addEventListener('click', () => this.flame.zoom(this.flame.tree.root));
     byId('whole').addEventListener('click', () => this.timeline.brush(null));
     byId('search').addEventListener('input', () => this.searched());
@@ -455,11 +498,13 @@ export class Page {
     if (event.key === '/') byId('search').focus();
     else if (event.key === 'i') byId('invert').click();
     else if (event.key === 'f') byId(this.state.view === 'flame' ? 'icicle' : 'flame-up').click();
+    else if (event.key === 'u' && this.model.hasFolded) byId('unfold').click();
     else if (event.key === 't') byId('theme').click();
     else if (event.key === 'g') this.flame.canvas.focus();
     else if (event.key === '?') this.openTab('about');
     else if (event.key === 'Escape') this.flame.zoom(this.flame.tree.root);
     else if (number >= 1 && number <= METRICS.length) this.choose({ metric: METRICS[number - 1].id });
+    else if (this.steps.press(event.key)) event.stopPropagation();
     else return;
     event.preventDefault();
   }

@@ -1,4 +1,9 @@
 // The recording as the views ask for it: what each call, size and thread costs, in all or in a stretch of time.
+//
+// The calls are those of a shape: the recorded tree with what is folded, focused or collapsed in it.
+
+import { foldedShape, recordedShape, rowNumber, stepped } from './shape.js';
+import { Owners } from './owners.js';
 
 /** What can be measured. `column` is what the recording's own sums are called, `slice` the column of slices. */
 export const METRICS = [
@@ -25,26 +30,6 @@ export function hashOf(text) {
   return (hash ^ (hash >>> 13)) >>> 0;
 }
 
-/** Parents and children, from the order and the depths alone. */
-export function linked(depths) {
-  const calls = depths.length;
-  const parents = new Int32Array(calls);
-  const firstChild = new Int32Array(calls).fill(-1);
-  const nextSibling = new Int32Array(calls).fill(-1);
-  const path = [0];
-  const last = new Int32Array(calls).fill(-1);
-  for (let call = 1; call < calls; call++) {
-    const depth = depths[call];
-    const parent = path[depth - 1];
-    parents[call] = parent;
-    if (last[parent] < 0) firstChild[parent] = call;
-    else nextSibling[last[parent]] = call;
-    last[parent] = call;
-    path[depth] = call;
-  }
-  return { parents, firstChild, nextSibling };
-}
-
 export class Model {
   constructor(content) {
     this.content = content;
@@ -52,16 +37,161 @@ export class Model {
     const strings = content.strings;
     const names = content.column('function_name', Uint32Array);
     const modules = content.column('function_module', Uint32Array);
-    this.kinds = content.column('function_kind', Uint32Array);
+    /** 0 for a name, 1 for a substitute, 2 for no function, 3 for a module as one function, 4 for a row of folded calls. */
+    this.kinds = Array.from(content.column('function_kind', Uint32Array));
     this.names = Array.from(names, (name) => strings[name]);
     this.modulePaths = Array.from(modules, (path) => (path ? strings[path - 1] : ''));
     this.moduleNames = this.modulePaths.map((path) => path.slice(path.lastIndexOf('/') + 1));
-    this.functions = content.column('call_function', Uint32Array);
-    this.depths = content.column('call_depth', Uint32Array);
-    this.calls = this.functions.length;
-    Object.assign(this, linked(this.depths));
+    this.shortNames = content.columns.function_short_name ? Array.from(content.column('function_short_name', Uint32Array), (name) => strings[name]) : [...this.names];
+    this.owners = new Owners(content.owners);
     this.values = new Map();
     this.keys = new Map();
+    this.moduleKeys = new Map();
+    this.made = new Map();
+    this.readCalls();
+    this.setShape([], new Set(), true);
+  }
+
+  /** The recorded calls: their tree, whose they are, and which call names the row of each. */
+  readCalls() {
+    const { content } = this;
+    const functions = content.column('call_function', Uint32Array);
+    const depths = content.column('call_depth', Uint32Array);
+    const isFolded = Uint8Array.from(content.column('call_is_folded', Uint32Array));
+    const callOwners = content.column('call_owner', Uint32Array);
+    const calls = functions.length;
+    const isQuiet = new Uint8Array(calls);
+    const isEnd = new Uint8Array(calls);
+    const allocations = this.column('call_allocations');
+    const blocks = this.column('call_leaked_blocks');
+    const peaks = this.column('call_peak_blocks');
+    const bytes = this.column('call_allocated_bytes');
+    for (let call = 0; call < calls; call++) {
+      isQuiet[call] = isFolded[call] && this.owners.isQuiet[callOwners[call]] ? 1 : 0;
+      isEnd[call] = allocations[call] || blocks[call] || peaks[call] || bytes[call] ? 1 : 0;
+    }
+    this.recorded = recordedShape({ functions, depths, isFolded, isQuiet, isEnd });
+    this.callOwners = callOwners;
+    const rows = content.column('call_levels_to_row', Uint32Array);
+    const { parents } = this.recorded;
+    // The call that names the row.
+    this.rowCalls = Int32Array.from(rows, (levels, call) => {
+      let at = call;
+      for (let level = levels; level > 0; level--) at = parents[at];
+      return at;
+    });
+    // A function is of the owner of its costliest call, as its source is.
+    this.functionOwners = new Array(this.names.length).fill(0);
+    const weights = new Float64Array(this.names.length).fill(-1);
+    const totals = Float64Array.from(allocations);
+    for (let call = calls - 1; call > 0; call--) totals[parents[call]] += totals[call];
+    for (let call = 1; call < calls; call++) {
+      const f = functions[call];
+      if (totals[call] > weights[f]) {
+        weights[f] = totals[call];
+        this.functionOwners[f] = callOwners[call];
+      }
+    }
+    this.owners.rank(this.recorded, callOwners, totals);
+  }
+
+  /** Shows the calls after these steps; folded ones as rows, except those that are open, or as they are. */
+  setShape(steps, opened, hasFolds) {
+    const known = {
+      keyOf: (f) => this.key(f),
+      moduleKeyOf: (f) => this.moduleKey(f),
+      functionOf: (key) => this.functionOf(key),
+      wholeModule: (f) => this.wholeModule(f),
+      foldOf: (f, call) => this.foldedRow(this.callOwners[call]),
+    };
+    let shape = this.recorded;
+    for (const step of steps) shape = stepped(shape, step, known);
+    /** Before anything is folded: lists are of this. */
+    this.whole = shape;
+    this.hasFolds = hasFolds;
+    this.hasFolded = shape.isFolded.some((is) => is);
+    if (hasFolds && this.hasFolded) shape = foldedShape(shape, opened, known);
+    Object.assign(this, {
+      shape, calls: shape.calls, functions: shape.functions, depths: shape.depths, parents: shape.parents,
+      firstChild: shape.firstChild, nextSibling: shape.nextSibling,
+    });
+    /** By recorded call: the call of the shape, and of the whole one, that its own cost is listed at. */
+    [this.listed, this.listedInWhole] = [shape, this.whole].map(({ places }) => this.rowCalls.map((row, call) => (places[row] > 0 ? places[row] : places[call])));
+    this.values.clear();
+  }
+
+  /** A function that was not recorded: a folded row, or a module as one. */
+  makeFunction(key, { name, modulePath, moduleName, kind, owner }) {
+    if (!this.made.has(key)) {
+      const f = this.names.push(name) - 1;
+      this.shortNames.push(name);
+      this.modulePaths.push(modulePath);
+      this.moduleNames.push(moduleName);
+      this.kinds[f] = kind;
+      this.functionOwners[f] = owner;
+      this.made.set(key, f);
+      if (this.lowerNames) {
+        this.lowerNames.push('');
+        this.lowerModules.push('');
+      }
+    }
+    return this.made.get(key);
+  }
+
+  wholeModule(f) {
+    const [path, name] = [this.modulePaths[f], this.moduleNames[f] || 'no module'];
+    return this.makeFunction(`module ${path}`, { name: `[${name}]`, modulePath: path, moduleName: name, kind: 3, owner: this.functionOwners[f] });
+  }
+
+  foldedRow(owner) {
+    return this.makeFunction(`folded ${owner}`, { name: this.owners.text(owner), modulePath: '', moduleName: '', kind: 4, owner });
+  }
+
+  /** True for a row of folded calls. */
+  isRow(call) {
+    return this.shape.frames[call] > 0;
+  }
+
+  /** What a call is labelled with. */
+  callName(call) {
+    const f = this.functions[call];
+    const frames = this.shape.frames[call];
+    return frames ? `… ${frames} frame${frames === 1 ? '' : 's'} of ${this.names[f]}` : this.shortNames[f];
+  }
+
+  /** The owner of a call. */
+  owner(call) {
+    const f = this.functions[call];
+    return this.kinds[f] > 2 ? this.functionOwners[f] : this.callOwners[this.shape.sources[call]];
+  }
+
+  /** The number by which an address opens a row; of a call that is in an open one, the number of that. */
+  rowNumberOf(call) {
+    const { shape, parents, functions } = this;
+    if (call <= 0 || !shape.isFolded[call]) return null;
+    let outermost = call;
+    while (parents[outermost] > 0 && shape.isFolded[parents[outermost]]) outermost = parents[outermost];
+    const keys = [this.key(this.isRow(outermost) ? functions[outermost] : this.foldedRow(this.callOwners[shape.sources[outermost]]))];
+    for (let at = parents[outermost]; at > 0; at = parents[at]) keys.push(this.key(functions[at]));
+    return rowNumber(keys.reverse());
+  }
+
+  /** The keys of a call and of those it is in, as a focus has them: without folded calls. */
+  focusPath(call) {
+    const { shape, parents, functions } = this;
+    if (call <= 0 || this.kinds[functions[call]] > 1) return '';
+    const keys = [this.key(functions[call])];
+    for (let at = parents[call]; at > 0; at = parents[at]) if (!shape.isFolded[at]) keys.push(this.key(functions[at]));
+    return keys.reverse().join('.');
+  }
+
+  /** The keys of the recorded calls from everything to one that is exactly this call; empty where several became one. */
+  recordedPath(call) {
+    const { shape, recorded } = this;
+    if (call <= 0 || shape.merged[call] !== 1) return '';
+    const keys = [];
+    for (let at = shape.sources[call]; at > 0; at = recorded.parents[at]) keys.push(this.key(recorded.functions[at]));
+    return keys.reverse().join('.');
   }
 
   column(name, Kind) {
@@ -69,22 +199,48 @@ export class Model {
     return this.columns.get(name);
   }
 
-  /** `file:line` of a call; empty when it is not known. */
-  source(call) {
-    const { file, line } = this.place(call);
+  /** `file:line` of a recorded call; empty when it is not known. */
+  sourceOf(recorded) {
+    const { file, line } = this.placeOf(recorded);
     return file && line ? `${file}:${line}` : file;
   }
 
-  /** The file and the line of a call. */
-  place(call) {
-    const file = this.column('call_file', Uint32Array)[call];
-    return { file: file ? this.content.strings[file - 1] : '', line: this.column('call_line', Uint32Array)[call] };
+  /** The file and the line of a recorded call. */
+  placeOf(recorded) {
+    const file = this.column('call_file', Uint32Array)[recorded];
+    return { file: file ? this.content.strings[file - 1] : '', line: this.column('call_line', Uint32Array)[recorded] };
+  }
+
+  /** The recorded call that a call shows: the first one of those that it became; none of those that were not recorded. */
+  recordedCall(call) {
+    return this.kinds[this.functions[call]] > 2 ? -1 : this.shape.sources[call];
   }
 
   /** What names a function in an address: the same in each version of a recording, whatever numbers its functions have there. */
   key(f) {
     if (!this.keys.has(f)) this.keys.set(f, hashOf(`${this.names[f]}\0${this.modulePaths[f]}`).toString(36));
     return this.keys.get(f);
+  }
+
+  /** The function of a key. */
+  functionOf(key) {
+    if (!this.byKey) {
+      this.byKey = new Map();
+      for (let f = 1; f < this.names.length; f++) if (this.kinds[f] < 2) this.byKey.set(this.key(f), f);
+    }
+    return this.byKey.get(key);
+  }
+
+  /** What names a module in an address. */
+  moduleKey(f) {
+    const path = this.kinds[f] < 2 ? this.modulePaths[f] : null;
+    if (!this.moduleKeys.has(path)) this.moduleKeys.set(path, path === null ? '' : hashOf(path).toString(36));
+    return this.moduleKeys.get(path);
+  }
+
+  moduleOfKey(key) {
+    const f = this.names.findIndex((_, f) => this.moduleKey(f) === key);
+    return f < 0 ? '' : this.moduleNames[f] || 'no module';
   }
 
   /** Rows of slices: each one's row and slice. */
@@ -170,47 +326,64 @@ export class Model {
     return sums;
   }
 
-  /** What goes through each call. */
-  totals(metric, range) {
-    const key = `totals ${metric.id} ${range || ''}`;
-    if (!this.values.has(key)) {
-      const totals = Float64Array.from(this.own('call', metric, range));
-      for (let call = this.calls - 1; call > 0; call--) totals[this.parents[call]] += totals[call];
-      this.values.set(key, totals);
-    }
+  /** What `make` makes of a metric in a range, once. */
+  retained(name, metric, range, make) {
+    const key = `${name} ${metric.id} ${range || ''}`;
+    const own = this.own('call', metric, range);
+    if (!this.values.has(key)) this.values.set(key, make(own));
     return this.values.get(key);
   }
 
-  /** By function: itself, with all that it calls, and its costliest call. Recursion counts once. */
+  /** What is listed at each call: what it asked for, and what folded calls asked for on its behalf. */
+  listedOwn(metric, range) {
+    return this.retained('listed', metric, range, (own) => moved(own, this.listed, this.calls));
+  }
+
+  /** What goes through each call. */
+  totals(metric, range) {
+    return this.retained('totals', metric, range, (own) => summed(moved(own, this.shape.places, this.calls), this.parents));
+  }
+
+  /** The same of the calls before they were folded. */
+  wholeTotals(metric, range) {
+    if (this.whole === this.shape) return this.totals(metric, range);
+    return this.retained('whole', metric, range, (own) => summed(moved(own, this.whole.places, this.whole.calls), this.whole.parents));
+  }
+
+  /** By function: itself, with all that it calls, and its costliest call as it was recorded. Recursion counts once, and folded calls not. */
   byFunction(metric, range) {
-    const key = `functions ${metric.id} ${range || ''}`;
-    if (this.values.has(key)) return this.values.get(key);
-    const { calls, depths, functions } = this;
-    const own = this.own('call', metric, range);
-    const totals = this.totals(metric, range);
-    const count = this.names.length;
-    const result = { self: new Float64Array(count), total: new Float64Array(count), call: new Int32Array(count).fill(-1) };
-    const open = new Uint32Array(count);
-    const path = [];
-    for (let call = 1; call < calls; call++) {
-      while (path.length >= depths[call]) open[path.pop()] -= 1;
-      const f = functions[call];
-      result.self[f] += own[call];
-      if (!open[f]) result.total[f] += totals[call];
-      const best = result.call[f];
-      if (best < 0 || totals[call] > totals[best]) result.call[f] = call;
-      open[f] += 1;
-      path.push(f);
-    }
-    this.values.set(key, result);
-    return result;
+    return this.retained('functions', metric, range, (ownOfRecorded) => {
+      const { calls, depths, functions, isFolded, sources } = this.whole;
+      const own = moved(ownOfRecorded, this.listedInWhole, calls);
+      const totals = this.wholeTotals(metric, range);
+      const count = this.names.length;
+      const result = { self: new Float64Array(count), total: new Float64Array(count), call: new Int32Array(count).fill(-1) };
+      const most = new Float64Array(count);
+      const open = new Uint32Array(count);
+      const path = [];
+      for (let call = 1; call < calls; call++) {
+        while (path.length >= depths[call]) open[path.pop()] -= 1;
+        const f = functions[call];
+        result.self[f] += own[call];
+        if (!open[f]) result.total[f] += totals[call];
+        const isShown = !this.hasFolds || !isFolded[call] || own[call] > 0;
+        if (isShown && (result.call[f] < 0 || totals[call] > most[f])) {
+          result.call[f] = sources[call];
+          most[f] = totals[call];
+        }
+        open[f] += 1;
+        path.push(f);
+      }
+      return result;
+    });
   }
 
   /** What the first search and the first range of time need, made when there is time for it: after the first picture. */
   prepare() {
     if (!this.lowerNames) {
-      this.lowerNames = this.names.map((name) => name.toLowerCase());
-      this.lowerModules = this.moduleNames.map((name) => name.toLowerCase());
+      // What was not recorded is found by what it represents.
+      this.lowerNames = this.names.map((name, f) => (this.kinds[f] > 2 ? '' : name.toLowerCase()));
+      this.lowerModules = this.moduleNames.map((name, f) => (this.kinds[f] > 2 ? '' : name.toLowerCase()));
     }
   }
 
@@ -228,8 +401,8 @@ export class Model {
 
   /** What goes through functions that match, each stack once. */
   matchedTotal(found, metric, range) {
-    const totals = this.totals(metric, range);
-    const { calls, depths, functions } = this;
+    const totals = this.wholeTotals(metric, range);
+    const { calls, depths, functions } = this.whole;
     let sum = 0;
     let inside = 0;
     for (let call = 1; call < calls; call++) {
@@ -242,4 +415,29 @@ export class Model {
     }
     return sum;
   }
+
+  /** Which calls show functions that match, also inside of a row or a collapsed module. */
+  foundCalls(found) {
+    const { shape, recorded } = this;
+    const calls = new Uint8Array(this.calls);
+    for (let call = 1; call < this.calls; call++) calls[call] = found[this.functions[call]] || 0;
+    for (let call = 1; call < recorded.calls; call++) {
+      const place = shape.places[call];
+      if (place > 0 && found[recorded.functions[call]] && this.kinds[this.functions[place]] > 2) calls[place] = 1;
+    }
+    return calls;
+  }
+}
+
+/** Numbers of recorded calls, at the calls that these became. */
+function moved(own, places, calls) {
+  const sums = new Float64Array(calls);
+  for (let call = 0; call < own.length; call++) if (places[call] >= 0) sums[places[call]] += own[call];
+  return sums;
+}
+
+/** Each call with all that it calls. */
+function summed(totals, parents) {
+  for (let call = totals.length - 1; call > 0; call--) totals[parents[call]] += totals[call];
+  return totals;
 }

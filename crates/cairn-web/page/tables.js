@@ -30,6 +30,12 @@ export function barCell(text, share) {
   return element('td', { class: 'number barred' }, bar, element('span', {}, text));
 }
 
+/** The end of a path is what tells two apart: a long one begins with its last two parts. */
+function shortPlace(source) {
+  const parts = source.split('/');
+  return source.length > 40 && parts.length > 3 ? `…/${parts.slice(-2).join('/')}` : source;
+}
+
 export class FunctionTable {
   constructor({ table, more, model, onSort, onPick, onSource }) {
     Object.assign(this, { table, more, model, onSort, onPick, onSource });
@@ -69,7 +75,7 @@ export class FunctionTable {
     const { sums, model } = this;
     const order = [];
     for (let f = 0; f < sums.total.length; f++) if (sums.call[f] >= 0 && sums.total[f] > 0) order.push(f);
-    const text = { name: (f) => model.names[f], module: (f) => model.moduleNames[f], source: (f) => model.source(sums.call[f]) };
+    const text = { name: (f) => model.shortNames[f], module: (f) => model.moduleNames[f], source: (f) => model.sourceOf(sums.call[f]) };
     const { by, isUp } = this.sort;
     if (text[by]) {
       const key = new Map(order.map((f) => [f, text[by](f)]));
@@ -111,17 +117,26 @@ export class FunctionTable {
   row(f) {
     const { sums, model, metric, whole } = this;
     const text = metric.isBytes ? bytesText : countText;
+    const owner = model.functionOwners[f];
+    const colour = model.owners.classOf(owner);
     const name = element('button', { type: 'button', class: 'link', on: { click: () => this.onPick(f) } });
-    name.append(nameElement(model.names[f]));
-    const source = model.source(sums.call[f]);
-    const place = element('td', { class: 'source' });
-    if (source) place.append(sourceElement(source, model.place(sums.call[f]), this.onSource), ' ', copyButton(source, 'file and line'));
-    const module = element('td', { title: model.modulePaths[f] }, nameElement(model.moduleNames[f]));
+    if (colour) {
+      const key = element('span', { class: 'key', title: model.owners.text(owner) });
+      key.style.background = `var(--owner-${colour})`;
+      name.append(key);
+    }
+    name.append(nameElement(model.shortNames[f]));
+    const source = model.sourceOf(sums.call[f]);
+    const place = element('td', { class: 'source', title: source });
+    const row = element('div', { class: 'place' });
+    if (source) row.append(sourceElement(shortPlace(source), model.placeOf(sums.call[f]), this.onSource), copyButton(source, 'file and line'));
+    place.append(row);
+    const module = element('td', { class: 'module', title: model.modulePaths[f] }, nameElement(model.moduleNames[f]));
     const cell = (value) => {
       const made = barCell(text(value), whole ? value / whole : 0);
       made.title = shareText(value, whole);
       return made;
     };
-    return element('tr', { 'data-key': model.key(f) }, cell(sums.self[f]), cell(sums.total[f]), element('td', { class: 'name' }, name), place, module);
+    return element('tr', { 'data-key': model.key(f) }, cell(sums.self[f]), cell(sums.total[f]), element('td', { class: 'name', title: model.names[f] }, name), place, module);
   }
 }

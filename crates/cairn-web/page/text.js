@@ -43,6 +43,29 @@ function threeDigits(number) {
   return number.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
 }
 
+/** A number without the zeros behind its point. */
+function plainNumber(number) {
+  return String(Number(number.toPrecision(6)));
+}
+
+/** The ticks of an axis as texts, all of one unit. */
+export function timeTickTexts(ticks) {
+  const most = ticks.at(-1);
+  let [size, name] = [1, 'ns'];
+  for (const [of, unit] of [...TIME_UNITS, [60e9, 'min'], [3600e9, 'h']]) if (most >= of && (of < 60e9 || ticks.every((tick) => tick % of === 0))) [size, name] = [of, unit];
+  return ticks.map((tick) => (tick ? `${plainNumber(tick / size)} ${name}` : '0'));
+}
+
+export function byteTickText(bytes) {
+  let unit = 0;
+  let size = bytes;
+  while (size >= 1024 && unit < BYTE_UNITS.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return bytes ? `${plainNumber(size)} ${BYTE_UNITS[unit]}` : '0';
+}
+
 /** An element with attributes and children; texts are texts, whatever is in them. */
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);

@@ -1,8 +1,12 @@
 // Memory over time, with a brush.
 
-import { bytesText, countText, timeText } from './text.js';
+import { byteTickText, bytesText, countText, timeText, timeTickTexts } from './text.js';
+import { byteTicks, roundTicks, timeTicks } from './ticks.js';
 
 const AXIS = 22;
+/** Pixels between two ticks, at least. */
+const BESIDE = 110;
+const ABOVE = 34;
 /** Of a chart that is wider than this many pixels, letters are larger. */
 const LARGE_FROM = 2400;
 
@@ -59,7 +63,7 @@ export class Timeline {
     const style = getComputedStyle(this.canvas);
     const colour = (name) => style.getPropertyValue(name).trim();
     this.paint = {
-      page: colour('--panel'), text: colour('--faint'), area: colour('--area'), resident: colour('--resident'),
+      page: colour('--panel'), text: colour('--faint'), grid: colour('--line'), area: colour('--area'), resident: colour('--resident'),
       peak: colour('--peak'), mark: colour('--mark'), shade: colour('--shade'), edge: colour('--accent'),
     };
   }
@@ -84,6 +88,9 @@ export class Timeline {
     context.setTransform(this.scale, 0, 0, this.scale, 0, 0);
     context.fillStyle = paint.page;
     context.fillRect(0, 0, width, height);
+    const levels = this.times === 'none' ? [] : this.levels(bottom);
+    context.fillStyle = paint.grid;
+    for (const { y } of levels) context.fillRect(0, y, width, 1);
     context.fillStyle = paint.area;
     context.beginPath();
     context.moveTo(0, bottom);
@@ -105,6 +112,7 @@ export class Timeline {
     if (this.range) this.drawRange(bottom);
     if (this.times === 'all') this.drawPeak();
     else this.drawAbsence();
+    this.drawLevels(levels);
     if (this.times !== 'none') this.drawAxis(bottom);
   }
 
@@ -139,12 +147,40 @@ export class Timeline {
     context.fillStyle = paint.text;
     context.font = this.font(11);
     context.textBaseline = 'bottom';
-    const steps = Math.max(1, Math.min(10, Math.floor(this.width / 110)));
-    for (let step = 0; step <= steps; step++) {
-      const nanos = (this.end * step) / steps;
-      context.textAlign = step === 0 ? 'left' : step === steps ? 'right' : 'center';
-      context.fillText(step ? timeText(nanos) : '0', this.x(nanos), this.height - 2);
-      context.fillRect(this.x(nanos) - (step === steps ? 1 : 0), bottom, 1, 3);
+    const ticks = timeTicks(this.end, Math.max(1, Math.floor(this.width / BESIDE)));
+    const texts = timeTickTexts(ticks);
+    ticks.forEach((nanos, i) => {
+      const x = this.x(nanos);
+      context.textAlign = i === 0 ? 'left' : x > this.width - 30 ? 'right' : 'center';
+      context.fillText(texts[i], x, this.height - 2);
+      context.fillRect(Math.min(x, this.width - 1), bottom, 1, 4);
+    });
+  }
+
+  /** Round amounts, and how high they are. */
+  levels(bottom) {
+    const parts = Math.max(1, Math.floor(bottom / ABOVE));
+    const isCount = this.times === 'allocations';
+    const ticks = isCount ? roundTicks(this.top, parts).filter(Number.isInteger) : byteTicks(this.top, parts);
+    return ticks.slice(1).map((amount) => ({ y: Math.round(this.y(amount)), text: isCount ? countText(amount) : byteTickText(amount) }));
+  }
+
+  /** Amounts on the curve, with a rim: the curve stays as wide as the graph of calls. */
+  drawLevels(levels) {
+    const { context, paint } = this;
+    context.font = this.font(11);
+    context.textAlign = 'left';
+    context.textBaseline = 'bottom';
+    context.lineJoin = 'round';
+    for (const { y, text } of levels) {
+      if (y < 12) continue;
+      context.strokeStyle = paint.page;
+      context.lineWidth = 3;
+      context.strokeText(text, 4, y);
+      context.fillStyle = paint.text;
+      context.fillText(text, 4, y);
+      context.fillStyle = paint.grid;
+      context.fillRect(0, y, 3, 1);
     }
   }
 

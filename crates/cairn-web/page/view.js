@@ -22,7 +22,7 @@ class View {
     this.host = {
       state: this.state,
       onSource: (place) => this.source.show(place),
-      onPart: (part) => this.choose({ ...part, zoom: part.below || this.state.zoom }),
+      onPart: (part) => this.choose({ ...part, zoom: part.zoom ?? this.state.zoom }),
       isCovered: () => this.source.box.open || !byId('comparison').hidden,
     };
     this.fillChoices();

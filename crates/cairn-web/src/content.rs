@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use cairn_analysis::attribution::Owner;
 use cairn_analysis::heap::slices::SliceEntry;
 use cairn_analysis::heap::{
     HeapMark, HeapRead, LIFETIME_CLASSES, Names, SIZE_CLASSES, Sampling, Sums, Unfreed, lifetime_class_range,
@@ -52,6 +53,7 @@ struct Content {
     slices: SlicesJson,
     bin_nanos: u64,
     modules: Vec<ModuleJson>,
+    owners: Vec<OwnerJson>,
     threads: Vec<ThreadJson>,
     sizes: Vec<(u64, u64)>,
     lifetimes: Vec<(u64, u64)>,
@@ -124,6 +126,16 @@ struct ModuleJson {
     size_bytes: u64,
     loaded_nanos: u64,
     unloaded_nanos: Option<u64>,
+}
+
+/// The owner of calls.
+#[derive(Serialize)]
+struct OwnerJson {
+    /// `mine`, `library`, `standard-library` … or `none`.
+    kind: &'static str,
+    name: String,
+    /// Both in words.
+    text: String,
 }
 
 #[derive(Serialize)]
@@ -216,6 +228,7 @@ pub(crate) fn pack(
     let mut strings = Strings::default();
     let mut columns = Columns::default();
     add_calls(&mut columns, &mut strings, names, frames);
+    let owners = add_owners(&mut columns, names, frames);
     add_time(&mut columns, read);
     let sums = [("size", &read.profile.sizes), ("thread", &read.profile.threads)];
     for (kind, sums) in sums {
@@ -248,6 +261,7 @@ pub(crate) fn pack(
         slices: SlicesJson { count: slices.count, nanos: slices.slice_nanos, rows: slices.calls },
         bin_nanos: read.profile.timeline.bin_nanos,
         modules: subject.modules.iter().take(MOST_MODULES).map(module).collect(),
+        owners,
         threads: subject.threads.iter().take(MOST_THREADS).map(thread).collect(),
         sizes: (0..SIZE_CLASSES).map(|class| exact(size_class_range(class))).collect(),
         lifetimes: (0..LIFETIME_CLASSES).map(|class| exact(lifetime_class_range(class))).collect(),
@@ -311,6 +325,30 @@ fn add_calls(columns: &mut Columns, strings: &mut Strings, names: &Names<'_>, fr
     columns.add("function_name", functions.iter().map(|&(name, _, _)| name));
     columns.add("function_module", functions.iter().map(|&(_, module, _)| module));
     columns.add("function_kind", functions.iter().map(|&(_, _, kind)| kind));
+}
+
+/// Adds whose each call is, whether it is folded, and the call that names its row. Returns the
+/// owners; the first one is that of what is no function.
+fn add_owners(columns: &mut Columns, names: &Names<'_>, frames: &Frames) -> Vec<OwnerJson> {
+    let mut owners = vec![OwnerJson { kind: "none", name: String::new(), text: "no function".to_owned() }];
+    let mut numbers: HashMap<Owner, u64> = HashMap::new();
+    let mut number = |node: &Node| {
+        let Some(line) = node.line else { return 0 };
+        let owner = names.owner(line);
+        *numbers.entry(owner).or_insert_with_key(|owner| {
+            owners.push(OwnerJson {
+                kind: owner.kind.word(),
+                name: shown(&owner.name).into_owned(),
+                text: shown(&owner.to_string()).into_owned(),
+            });
+            owners.len() as u64 - 1
+        })
+    };
+    let of_nodes: Vec<u64> = frames.nodes.iter().map(&mut number).collect();
+    columns.add("call_owner", of_nodes);
+    columns.add("call_is_folded", frames.nodes.iter().map(|node| u64::from(node.is_folded)));
+    columns.add("call_levels_to_row", frames.nodes.iter().map(|node| u64::from(node.levels_to_row)));
+    owners
 }
 
 /// A column for each sum.

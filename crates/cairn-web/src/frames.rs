@@ -4,6 +4,9 @@
 //! between costs, and adds up times that its reader chooses, so it takes the calls of all costs at
 //! once, and the sums where they end: what goes through a call is added up in the browser.
 //!
+//! The tree has all frames of a stack. The folded ones are marked, and each call knows the one that
+//! names its row in lists; the page puts runs of folded frames together.
+//!
 //! Small branches are found before names are, on the stacks as they were recorded: a branch stays
 //! when it holds the least share of any cost. The memory of the other branches is merged into one
 //! call, at the place where they leave the tree, so that every sum stays what it is.
@@ -20,9 +23,9 @@ const MOST_LEVELS: usize = 1000;
 /// Innermost calls that are never left out.
 const LEAST_INNER_LEVELS: usize = 16;
 
-/// The stacks that asked for memory, and the frame of each that did.
+/// The stacks that asked for memory, and the frame of each that names its row.
 pub(crate) struct Askers {
-    pub(crate) askers: Vec<(u32, Position)>,
+    askers: Vec<(u32, Position)>,
     /// By stack: the cost of its innermost address or further in, as a part of the whole.
     ///
     /// One share for each cost.
@@ -37,12 +40,12 @@ impl Askers {
             stacks.push(LOST_STACK);
         }
         names.find_wrappers(profile);
-        let positions = names.ends(&stacks);
-        let askers: Vec<(u32, Position)> = stacks.into_iter().zip(positions).collect();
+        let rows = names.askers(&stacks);
+        let askers: Vec<(u32, Position)> = stacks.into_iter().zip(rows).collect();
         let whole = Cost::ALL.map(|cost| cost.of(&profile.totals));
         let mut shares = vec![[0.0; Cost::ALL.len()]; names.stacks().len()];
-        for &(stack, position) in &askers {
-            let Some(place) = shares.get_mut(position.stack as usize) else { continue };
+        for &(stack, _) in &askers {
+            let Some(place) = shares.get_mut(stack as usize) else { continue };
             let sums = sums_of(profile, stack);
             for ((share, cost), whole) in place.iter_mut().zip(Cost::ALL).zip(whole) {
                 *share += cost.of(sums).share_of(whole) as f32;
@@ -108,6 +111,10 @@ pub(crate) struct Node {
     /// The line of the costliest stack through here.
     pub(crate) line: Option<LineId>,
     line_share: f32,
+    /// The call is left out of stacks, and shown when a reader asks for it.
+    pub(crate) is_folded: bool,
+    /// How many calls further out the one is that names the row of this one's own cost.
+    pub(crate) levels_to_row: u32,
     /// The cost of the call itself.
     pub(crate) own: Sums,
 }
@@ -139,12 +146,15 @@ impl Frames {
         let places: Vec<(Position, bool)> = askers
             .askers
             .iter()
-            .map(|&(_, position)| shown_end(names, askers, position, least_share))
+            .map(|&(stack, _)| shown_end(names, askers, stack, least_share))
             .collect();
         names.find_stacks(places.iter().map(|(position, _)| position.stack));
         let mut growing = Growing::new(askers.shares.len());
-        for (&(stack, _), &(place, is_whole)) in askers.askers.iter().zip(&places) {
+        for (&(stack, row), &(place, is_whole)) in askers.askers.iter().zip(&places) {
             let end = growing.add(names, askers, place, is_whole);
+            if is_whole {
+                growing.set_row(end, row);
+            }
             growing.nodes[end as usize].own.add(sums_of(profile, stack));
             match growing.ends.get_mut(stack as usize) {
                 Some(place) => *place = Some(end),
@@ -166,15 +176,12 @@ impl Frames {
 }
 
 /// The innermost part of a stack that is large enough, and whether that is all of it.
-fn shown_end(names: &Names<'_>, askers: &Askers, position: Position, least_share: f64) -> (Position, bool) {
-    if position.stack == LOST_STACK {
-        return (position, true);
-    }
-    let mut stack = position.stack;
-    while stack != NO_FRAMES && askers.share(stack as usize) < least_share {
+fn shown_end(names: &Names<'_>, askers: &Askers, whole: u32, least_share: f64) -> (Position, bool) {
+    let mut stack = whole;
+    while !matches!(stack, NO_FRAMES | LOST_STACK) && askers.share(stack as usize) < least_share {
         stack = names.stacks().parent(stack).unwrap_or(NO_FRAMES);
     }
-    if stack == position.stack { (position, true) } else { (Position { stack, inlined: 0 }, false) }
+    (Position { stack, inlined: 0 }, stack == whole)
 }
 
 struct Growing {
@@ -186,7 +193,7 @@ struct Growing {
     ///
     /// Most stacks differ from the previous one only in their inner part.
     known: HashMap<Position, u32>,
-    path: Vec<Position>,
+    path: Vec<(Position, bool)>,
     stacks_put_together: usize,
     stacks_too_deep: usize,
 }
@@ -199,6 +206,8 @@ impl Growing {
             depth: 0,
             line: None,
             line_share: 0.0,
+            is_folded: false,
+            levels_to_row: 0,
             own: Sums::default(),
         };
         Self {
@@ -214,8 +223,7 @@ impl Growing {
     }
 
     fn add(&mut self, names: &Names<'_>, askers: &Askers, place: Position, is_whole: bool) -> u32 {
-        // A part of a stack begins at its innermost frame that is not folded; the asker of a whole one
-        // may be folded, where everything is.
+        // What is left out of a part of a stack belongs to its innermost frame that is not folded.
         let is_folded = names.is_folded(names.at_position(place));
         let shown = match place {
             place if is_whole => Some(place),
@@ -235,12 +243,12 @@ impl Growing {
     fn path_to(&mut self, names: &Names<'_>, askers: &Askers, place: Position) -> u32 {
         self.path.clear();
         let mut node = 0;
-        for position in names.outwards(place) {
+        for (position, is_folded) in names.outwards_with_folded(place) {
             if let Some(&known) = self.known.get(&position) {
                 node = known;
                 break;
             }
-            self.path.push(position);
+            self.path.push((position, is_folded));
         }
         let path = std::mem::take(&mut self.path);
         let room = MOST_LEVELS.saturating_sub(self.nodes[node as usize].depth as usize);
@@ -253,7 +261,7 @@ impl Growing {
         } else {
             (path.len(), path.len())
         };
-        for (index, &position) in path.iter().enumerate().rev() {
+        for (index, &(position, is_folded)) in path.iter().enumerate().rev() {
             let share = askers.share(position.stack as usize) as f32;
             if (inner_to..outer_from).contains(&index) {
                 if index + 1 == outer_from {
@@ -263,6 +271,7 @@ impl Growing {
                 let line = names.at_position(position);
                 let function = names.source_line(line).function;
                 node = self.child(node, Callee::Function(function), Some(line), share);
+                self.nodes[node as usize].is_folded = is_folded;
             }
             self.known.insert(position, node);
         }
@@ -271,11 +280,21 @@ impl Growing {
         node
     }
 
+    /// Remembers the call that names the row of a stack's end.
+    fn set_row(&mut self, end: u32, row: Position) {
+        let Some(&row) = self.known.get(&row) else { return };
+        let depth = self.nodes[row as usize].depth;
+        let end = &mut self.nodes[end as usize];
+        end.levels_to_row = end.depth.saturating_sub(depth);
+    }
+
     fn child(&mut self, parent: u32, callee: Callee, line: Option<LineId>, share: f32) -> u32 {
         let depth = self.nodes[parent as usize].depth + 1;
         let nodes = &mut self.nodes;
         let node = *self.children.entry((parent, callee)).or_insert_with(|| {
-            nodes.push(Node { callee, parent, depth, line, line_share: share, own: Sums::default() });
+            let (is_folded, levels_to_row, own) = (false, 0, Sums::default());
+            let line_share = share;
+            nodes.push(Node { callee, parent, depth, line, line_share, is_folded, levels_to_row, own });
             nodes.len() as u32 - 1
         });
         let place = &mut self.nodes[node as usize];

@@ -14,20 +14,26 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use sha2::{Digest, Sha256};
 
+use cairn_analysis::attribution::colours::{FRAME_TEXT, owner_variables};
+
 use crate::content::Packed;
 
 type Module = (&'static str, &'static str);
 
 /// Modules of every page. Each module comes after those that it imports.
-const MODULES: [Module; 9] = [
+const MODULES: [Module; 13] = [
     ("content.js", include_str!("../page/content.js")),
     ("text.js", include_str!("../page/text.js")),
+    ("ticks.js", include_str!("../page/ticks.js")),
+    ("shape.js", include_str!("../page/shape.js")),
+    ("owners.js", include_str!("../page/owners.js")),
     ("model.js", include_str!("../page/model.js")),
     ("flame.js", include_str!("../page/flame.js")),
     ("timeline.js", include_str!("../page/timeline.js")),
     ("tables.js", include_str!("../page/tables.js")),
     ("charts.js", include_str!("../page/charts.js")),
     ("state.js", include_str!("../page/state.js")),
+    ("steps.js", include_str!("../page/steps.js")),
     ("main.js", include_str!("../page/main.js")),
 ];
 
@@ -57,14 +63,14 @@ if (token && /^[\\w-]{32}$/.test(token)) location.replace(`/${token}/${location.
 /// The file with this content.
 pub(crate) fn page(content: &Packed) -> String {
     let script = script(&OF_FILES);
-    let policy = policy(&script, STYLE, "");
+    let policy = policy(&script, &style(), "");
     let data = |id: &str, bytes: &[u8]| {
         let text = STANDARD.encode(deflated(bytes));
         format!("<script type=\"application/octet-stream\" id=\"{id}\">{text}</script>\n")
     };
     let data = data("content", &content.first) + &data("slices", &content.slices);
     let meta = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n");
-    document(&meta, STYLE, BODY, &data, &script)
+    document(&meta, &style(), BODY, &data, &script)
 }
 
 /// The page that asks a server for its content. Its policy is in the answer's header.
@@ -78,19 +84,30 @@ pub(crate) fn served_policy() -> String {
     policy(&script(&SERVED), &served_style(), "; connect-src 'self'; frame-ancestors 'none'")
 }
 
+/// The style of every page, with the colours of owners.
+fn style() -> String {
+    let variables =
+        |is_dark, text| format!("{{ {}--frame-text: {text}; }}", owner_variables(is_dark));
+    let (light, dark) = (variables(false, FRAME_TEXT.0), variables(true, FRAME_TEXT.1));
+    format!(
+        ":root {light}\n@media (prefers-color-scheme: dark) {{ :root:not([data-theme=\"light\"]) {dark} }}\n\
+         :root[data-theme=\"dark\"] {dark}\n{STYLE}"
+    )
+}
+
 fn served_style() -> String {
-    format!("{STYLE}{SERVED_STYLE}")
+    format!("{}{SERVED_STYLE}", style())
 }
 
 /// The page for a request without a token.
 pub(crate) fn door() -> String {
     let body = "<main><h1>cairn view</h1>\n<p>Open the address that <code>cairn view</code> printed: it holds a token, without \
                 which nothing is shown.</p></main>";
-    document("", STYLE, body, "", DOOR_SCRIPT)
+    document("", &style(), body, "", DOOR_SCRIPT)
 }
 
 pub(crate) fn door_policy() -> String {
-    policy(DOOR_SCRIPT, STYLE, "; frame-ancestors 'none'")
+    policy(DOOR_SCRIPT, &style(), "; frame-ancestors 'none'")
 }
 
 fn policy(script: &str, style: &str, more: &str) -> String {
@@ -202,7 +219,7 @@ mod tests {
         let expected = format!(
             "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
             hash(&script(&OF_FILES)),
-            hash(STYLE)
+            hash(&style())
         );
         assert_eq!(policy, Some(expected.as_str()));
         assert_eq!(html.matches("<script").count(), 3);

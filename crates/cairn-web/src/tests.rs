@@ -41,9 +41,16 @@ fn paths(frames: &Frames, names: &Names<'_>, cost: Cost) -> BTreeMap<Vec<String>
         };
         let outer =
             if node.callee == Callee::Root { Vec::new() } else { of_nodes[node.parent as usize].clone() };
-        of_nodes.push(outer.into_iter().chain([name]).collect());
+        of_nodes.push(outer.into_iter().chain((!node.is_folded).then_some(name)).collect());
     }
-    of_nodes.into_iter().zip(totals).filter(|&(_, total)| total > 0).collect()
+    // What goes through a folded call goes through the one outside of it.
+    let mut paths = BTreeMap::new();
+    for ((path, total), node) in of_nodes.into_iter().zip(totals).zip(&frames.nodes) {
+        if total > 0 && !node.is_folded {
+            *paths.entry(path).or_default() += total;
+        }
+    }
+    paths
 }
 
 #[test]

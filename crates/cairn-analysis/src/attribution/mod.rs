@@ -17,6 +17,7 @@
 //! The evidence, in this order: what the user said ([`FoldRules`]), the function's name, its source
 //! file, its module. The rules are tables with a reason in each row (`rules.rs`).
 
+pub mod colours;
 mod evidence;
 pub mod known_leaks;
 mod pattern;

@@ -221,6 +221,22 @@ impl Names<'_> {
         std::iter::successors(Some(position), |&position| self.caller(position))
     }
 
+    /// All frames from a position outwards, and whether each is folded.
+    ///
+    /// The names of the whole stack must have been found.
+    pub fn outwards_with_folded(&self, position: Position) -> impl Iterator<Item = (Position, bool)> {
+        let mut inner_is_folded = false;
+        std::iter::successors(Some(position), |&position| self.next_outer(position)).map(move |position| {
+            let line = self.at_position(position);
+            // The outermost frame, `_start`, has no name in programs without symbols.
+            let is_start = inner_is_folded
+                && self.next_outer(position).is_none()
+                && !self.function_of(line).is_named;
+            inner_is_folded = self.is_folded(line) || is_start;
+            (position, inner_is_folded)
+        })
+    }
+
     /// How many frames a stack has, folded ones included; its names must have been found.
     #[must_use]
     pub fn frames_in(&self, stack: u32) -> usize {

@@ -1,0 +1,72 @@
+// Whose calls are: the owners that the recording names, and the colour of each. cairn's own pictures have the same colours
+// (`cairn_analysis::attribution::colours`).
+
+/** Libraries with a colour of their own: the largest ones. */
+const COLOURED_LIBRARIES = 3;
+const LIBRARY = 'library';
+const CLASS_OF_KIND = {
+  mine: 'mine', interpreter: 'interpreter', 'standard-library': 'standard', runtime: 'standard', wrapper: 'standard', allocator: 'standard', unknown: 'unknown',
+};
+/** In the order of the legend. */
+const CLASSES = ['mine', 'library-1', 'library-2', 'library-3', LIBRARY, 'standard', 'interpreter', 'unknown'];
+const WORDS_OF_CLASS = {
+  mine: 'your code', library: 'other libraries', standard: 'standard library, runtime, allocator', interpreter: 'interpreter', unknown: 'without a file',
+};
+
+export class Owners {
+  constructor(list) {
+    this.list = list;
+    /** The allocator's own frames, which end nearly every stack. */
+    this.isQuiet = list.map(({ kind }) => kind === 'allocator' || kind === 'wrapper');
+    this.classes = list.map(({ kind }) => CLASS_OF_KIND[kind] || (kind === LIBRARY ? LIBRARY : ''));
+    this.weights = list.map(() => 0);
+    this.libraries = [];
+  }
+
+  /** Gives the largest libraries colours of their own, by what goes through their outermost calls. */
+  rank({ calls, parents }, callOwners, totals) {
+    for (let call = 1; call < calls; call++) {
+      const owner = callOwners[call];
+      if (owner !== callOwners[parents[call]]) this.weights[owner] += totals[call];
+    }
+    const libraries = this.list.map((_, i) => i).filter((i) => this.list[i].kind === LIBRARY);
+    libraries.sort((a, b) => this.weights[b] - this.weights[a] || a - b);
+    this.libraries = libraries.slice(0, COLOURED_LIBRARIES);
+    this.libraries.forEach((owner, i) => (this.classes[owner] = `library-${i + 1}`));
+  }
+
+  text(owner) {
+    return this.list[owner].text;
+  }
+
+  /** The class of an owner's colour; empty for what is no function. */
+  classOf(owner) {
+    return this.classes[owner];
+  }
+
+  /** The colours that are used, each with words. */
+  legend() {
+    const used = new Set(this.classes.filter((name, owner) => name && this.weights[owner] > 0));
+    const words = (name) => {
+      const own = this.libraries.find((owner) => this.classes[owner] === name);
+      const interpreters = this.list.filter(({ kind }) => kind === 'interpreter');
+      if (name === 'interpreter' && interpreters.length === 1) return interpreters[0].text;
+      if (name === LIBRARY && !this.libraries.length) return 'libraries';
+      return own === undefined ? WORDS_OF_CLASS[name] : this.text(own);
+    };
+    return CLASSES.filter((name) => used.has(name)).map((name) => ({ name, words: words(name) }));
+  }
+}
+
+/** The colours of all classes, as the style has them. */
+export function ownerColours(style) {
+  return Object.fromEntries(CLASSES.map((name) => [name, style.getPropertyValue(`--owner-${name}`).trim()]));
+}
+
+/** A colour with a little more or less of the page's own light, by a part from 0 to 1: the text on it keeps its contrast. */
+export function shaded(colour, part, isDark) {
+  const number = parseInt(colour.slice(1), 16);
+  const towards = isDark ? 0 : 255;
+  const mix = (value) => Math.round(value + (towards - value) * part);
+  return `rgb(${mix((number >> 16) & 255)} ${mix((number >> 8) & 255)} ${mix(number & 255)})`;
+}
