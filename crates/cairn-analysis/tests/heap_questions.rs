@@ -16,7 +16,11 @@ const FRAMES: &[&[&str]] = &[
     &["_start"],
     &["__libc_start_main_impl"],
     &["main"],
-    &["std::__new_allocator<int>::allocate(unsigned long)", "std::vector<int>::push_back(int)", "fill<int>()"],
+    &[
+        "std::__new_allocator<int>::allocate(unsigned long)",
+        "std::vector<int>::push_back(int)",
+        "fill<int>()",
+    ],
     &["operator new(unsigned long)"],
     &["load"],
     &["load_all", "load"],
@@ -315,10 +319,7 @@ fn flames_fill_their_row_and_names_cannot_leave_their_element() {
         assert!((of_level.iter().sum::<f64>() - 1.0).abs() < 1e-6, "level {level}: {of_level:?}");
     }
     let folded = questions.folded(Cost::Allocated);
-    assert_eq!(
-        folded,
-        "main;fill<int>() 500\nmain;load;parse 100\nmain;parse 1000\n"
-    );
+    assert_eq!(folded, "main;fill<int>() 500\nmain;load;parse 100\nmain;parse 1000\n");
 }
 
 #[test]

@@ -52,7 +52,8 @@ pub(super) fn is_distributed(path: &str) -> bool {
 
 /// The interpreter that a program of this file name is: `python3.11`.
 fn host(file: &str) -> Option<&'static str> {
-    let is_version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | 'd' | 't'));
+    let is_version =
+        |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | 'd' | 't'));
     let is = |program: &&str| file.strip_prefix(*program).is_some_and(is_version);
     HOSTS.iter().find(|host| host.programs.iter().any(|program| is(&program))).map(|host| host.name)
 }
@@ -78,7 +79,9 @@ pub(super) fn of_script(file: &str) -> Option<Owner> {
     if file.starts_with("node:") {
         return Some(Owner::of(OwnerKind::Runtime, "node"));
     }
-    let is_typed = matches!(file, "<string>" | "<stdin>") || file.starts_with("<ipython-") || file.starts_with("<python-input");
+    let is_typed = matches!(file, "<string>" | "<stdin>")
+        || file.starts_with("<ipython-")
+        || file.starts_with("<python-input");
     if is_typed {
         return Some(Owner::mine());
     }
@@ -157,7 +160,10 @@ pub(super) fn of_source(file: &str) -> Option<Owner> {
     if file.contains("/lib/gcc/") || file.contains("/lib/clang/") {
         return Some(Owner::of(OwnerKind::Runtime, "C"));
     }
-    if file.contains("/go/src/runtime/") || file.contains("/lib/go/src/") || file.contains("/usr/local/go/src/") {
+    if file.contains("/go/src/runtime/")
+        || file.contains("/lib/go/src/")
+        || file.contains("/usr/local/go/src/")
+    {
         return standard("Go");
     }
     if let Some(library) = library_directory(file) {
@@ -171,7 +177,8 @@ pub(super) fn of_source(file: &str) -> Option<Owner> {
         _ => rest,
     };
     let first = rest.split(['/', '.']).next().unwrap_or(rest);
-    let is_c = !rest.contains('/') || matches!(first, "bits" | "sys" | "gnu" | "asm" | "linux" | "netinet" | "arpa");
+    let is_c =
+        !rest.contains('/') || matches!(first, "bits" | "sys" | "gnu" | "asm" | "linux" | "netinet" | "arpa");
     if is_c && !rest.contains(".hpp") { standard("C") } else { Some(Owner::library(first)) }
 }
 
@@ -195,7 +202,8 @@ fn first_crate(path: &str) -> Option<&str> {
 pub(super) fn rust_path(name: &str) -> &str {
     let Some(inner) = name.strip_prefix('<') else { return name };
     let of_type = inner.trim_start_matches(['&', '*', '(', '[', '<']);
-    let of_type = ["mut ", "const ", "dyn "].iter().fold(of_type, |rest, word| rest.strip_prefix(word).unwrap_or(rest));
+    let of_type =
+        ["mut ", "const ", "dyn "].iter().fold(of_type, |rest, word| rest.strip_prefix(word).unwrap_or(rest));
     // A parameter or a primitive type has no crate.
     let end = of_type.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(of_type.len());
     match of_type[end..].starts_with("::") {

@@ -190,16 +190,27 @@ pub(crate) struct Verdict {
     pub(crate) is_interpreted: bool,
     /// The user said whether it is a wrapper: the recording does not decide.
     pub(crate) is_settled: bool,
+    /// The user asked for the stacks with such a frame alone.
+    pub(crate) is_in_focus: bool,
 }
 
 impl Verdict {
     fn of(owner: Owner) -> Self {
         let is_folded = match owner.kind {
-            OwnerKind::StandardLibrary | OwnerKind::Runtime | OwnerKind::Wrapper | OwnerKind::Allocator => true,
+            OwnerKind::StandardLibrary | OwnerKind::Runtime | OwnerKind::Wrapper | OwnerKind::Allocator => {
+                true
+            }
             OwnerKind::Library => rules::FOLDED_LIBRARIES.contains(&&*owner.name),
             OwnerKind::Mine | OwnerKind::Unknown | OwnerKind::Interpreter => false,
         };
-        Self { owner, is_folded, is_hidden: false, is_interpreted: false, is_settled: false }
+        Self {
+            owner,
+            is_folded,
+            is_hidden: false,
+            is_interpreted: false,
+            is_settled: false,
+            is_in_focus: false,
+        }
     }
 }
 
@@ -256,8 +267,9 @@ impl Attribution {
         } else if matches(&rules.wrappers) {
             verdict = Verdict { is_settled: true, ..Verdict::of(Owner::of(OwnerKind::Wrapper, "")) };
         }
-        if matches(&rules.focus) || matches(&rules.mine) {
-            verdict = Verdict { is_settled: true, ..Verdict::of(Owner::mine()) };
+        let is_in_focus = matches(&rules.focus);
+        if is_in_focus || matches(&rules.mine) {
+            verdict = Verdict { is_settled: true, is_in_focus, ..Verdict::of(Owner::mine()) };
         }
         if matches(&rules.hidden) {
             (verdict.is_hidden, verdict.is_folded) = (true, true);
@@ -289,7 +301,9 @@ impl Attribution {
             return Verdict::of(module);
         }
         // What a language's interpreter runs: its files decide, not the place of its code.
-        if let Some(owner) = frame.file.and_then(evidence::of_script).or_else(|| evidence::of_jit_name(frame.function)) {
+        if let Some(owner) =
+            frame.file.and_then(evidence::of_script).or_else(|| evidence::of_jit_name(frame.function))
+        {
             return Verdict { is_interpreted: true, ..Verdict::of(owner) };
         }
         let is_rust = evidence::is_rust(frame);

@@ -36,8 +36,16 @@ fn frames_of_a_users_program_have_their_owners() {
         ("operator new(unsigned long)", "", "allocator C++"),
         ("std::vector<shop::Order>::push_back(shop::Order const&)", "", "standard-library C++"),
         ("shop::Order::Order()", "/usr/include/c++/12/bits/stl_construct.h", "standard-library C++"),
-        ("std::__new_allocator<int>::allocate(unsigned long)", "/usr/include/c++/12/bits/new_allocator.h", "allocator C++"),
-        ("boost::container::vector<int>::push_back(int)", "/usr/include/boost/container/vector.hpp", "library boost"),
+        (
+            "std::__new_allocator<int>::allocate(unsigned long)",
+            "/usr/include/c++/12/bits/new_allocator.h",
+            "allocator C++",
+        ),
+        (
+            "boost::container::vector<int>::push_back(int)",
+            "/usr/include/boost/container/vector.hpp",
+            "library boost",
+        ),
         ("boost::container::vector<int>::push_back(int)", "", "library Boost containers"),
         ("nlohmann::basic_json<>::parse()", "/usr/include/nlohmann/json.hpp", "library nlohmann"),
         ("helper", "/usr/include/x86_64-linux-gnu/bits/stdio2.h", "standard-library C"),
@@ -58,10 +66,18 @@ fn frames_of_a_users_program_have_their_owners() {
         ("<&shop::Order as core::fmt::Debug>::fmt", "", "mine"),
         ("<alloc::raw_vec::RawVec<u8>>::grow_one", "", "allocator Rust"),
         ("<shop::Counting as core::alloc::global::GlobalAlloc>::alloc", "src/main.rs", "allocator Rust"),
-        ("serde_json::de::from_str", &format!("{registry}/serde_json-1.0.140/src/de.rs"), "library serde_json"),
+        (
+            "serde_json::de::from_str",
+            &format!("{registry}/serde_json-1.0.140/src/de.rs"),
+            "library serde_json",
+        ),
         ("parse_any", &format!("{registry}/encoding_rs-0.8.35/src/lib.rs"), "library encoding_rs"),
         ("<serde_json::Value as core::clone::Clone>::clone", "", "library serde_json"),
-        ("hashbrown::raw::RawTable<T>::reserve", "/rust/deps/hashbrown-0.15.2/src/raw/mod.rs", "standard-library Rust"),
+        (
+            "hashbrown::raw::RawTable<T>::reserve",
+            "/rust/deps/hashbrown-0.15.2/src/raw/mod.rs",
+            "standard-library Rust",
+        ),
         ("shop::load::{{closure}}", "src/load.rs", "mine"),
         ("std::rt::lang_start::{{closure}}", "", "runtime Rust"),
         ("runtime.mallocgc", "", "runtime Go"),
@@ -77,7 +93,8 @@ fn frames_of_a_users_program_have_their_owners() {
     for (function, file, expected) in cases {
         let verdict = attribution.verdict(&facts(function, file, 0));
         assert_eq!(owner_text(&verdict), expected, "{function} in {file:?}");
-        let is_folded = verdict.owner.kind >= OwnerKind::StandardLibrary || &*verdict.owner.name == "Boost containers";
+        let is_folded =
+            verdict.owner.kind >= OwnerKind::StandardLibrary || &*verdict.owner.name == "Boost containers";
         assert_eq!(verdict.is_folded, is_folded, "{function}");
     }
 }
@@ -92,8 +109,14 @@ fn modules_have_their_owners() {
         ("/usr/local/lib/libfoo.so", "library foo"),
         ("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", "allocator allocator"),
         ("/home/me/app/build/libshop.so", "mine"),
-        ("/home/me/.venv/lib/python3.11/site-packages/numpy/core/_m.cpython-311-x86_64-linux-gnu.so", "library numpy"),
-        ("/home/me/.venv/lib/python3.11/site-packages/_fast.cpython-311-x86_64-linux-gnu.so", "library _fast"),
+        (
+            "/home/me/.venv/lib/python3.11/site-packages/numpy/core/_m.cpython-311-x86_64-linux-gnu.so",
+            "library numpy",
+        ),
+        (
+            "/home/me/.venv/lib/python3.11/site-packages/_fast.cpython-311-x86_64-linux-gnu.so",
+            "library _fast",
+        ),
         ("/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so", "standard-library Python"),
         ("/usr/lib/libpython3.11.so.1.0", "interpreter CPython"),
         ("[vdso]", "runtime C"),
@@ -142,7 +165,10 @@ fn users_decide_before_the_tables() {
     assert_eq!(owner_text(&verdict("get_block", "")), "wrapper");
     assert_eq!(owner_text(&verdict("xmalloc", "")), "mine");
     assert!(verdict("xmalloc", "").is_settled && !verdict("xmalloc", "").is_folded);
-    assert_eq!(owner_text(&verdict("serde_json::from_str", "/x/.cargo/registry/src/i/serde_json-1.0.1/a.rs")), "mine");
+    assert_eq!(
+        owner_text(&verdict("serde_json::from_str", "/x/.cargo/registry/src/i/serde_json-1.0.1/a.rs")),
+        "mine"
+    );
     assert_eq!(owner_text(&verdict("f", "/home/me/app/src/a.c")), "mine");
     assert_eq!(owner_text(&verdict("f", "/home/me/applet/src/a.c")), "library applet");
     let hidden = verdict("f", "/home/me/app/generated/a.c");

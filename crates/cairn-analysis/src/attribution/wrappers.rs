@@ -29,9 +29,11 @@ const LEAST_END_SHARE: f64 = 0.95;
 const LEAST_CALLERS_BY_NAME: usize = 2;
 /// Functions that call a wrapper whose name says nothing.
 const LEAST_CALLERS: usize = 8;
-/// Share of a module's bytes and calls that flow through its wrappers, where names say nothing.
+/// Share of a module's calls or bytes that flows through its wrappers, where names say nothing.
 const LEAST_SHARE_OF_MODULE: f64 = 0.9;
-/// Share of a module's calls below which a function is not important enough to be a wrapper by its
+/// Share of the other one of the two: a few large blocks may come from elsewhere.
+const LEAST_OTHER_SHARE: f64 = 0.5;
+/// Share of a module's calls and bytes below which a function is not important enough to be a wrapper by its
 /// behaviour alone.
 const LEAST_OWN_SHARE: f64 = 0.05;
 
@@ -76,9 +78,11 @@ impl Flow {
         self.bytes = self.bytes.saturating_add(path.bytes);
     }
 
-    fn has_share_of(self, whole: Self, least: f64) -> bool {
-        let enough = |part: u64, whole: u64| part as f64 >= whole as f64 * least;
-        enough(self.allocations, whole.allocations) && enough(self.bytes, whole.bytes)
+    /// Its shares of the calls and of the bytes, the greater one first.
+    fn shares_of(self, whole: Self) -> (f64, f64) {
+        let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        let (calls, bytes) = (share(self.allocations, whole.allocations), share(self.bytes, whole.bytes));
+        (calls.max(bytes), calls.min(bytes))
     }
 }
 
@@ -143,7 +147,8 @@ pub(crate) fn find(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<FoundWra
             break;
         }
     }
-    while let Some(lone) = inner.iter().find(|(_, caller)| !found.contains_key(caller)).map(|(lone, _)| *lone) {
+    while let Some(lone) = inner.iter().find(|(_, caller)| !found.contains_key(caller)).map(|(lone, _)| *lone)
+    {
         inner.remove(&lone);
         found.remove(&lone);
     }
@@ -174,7 +179,8 @@ fn paths(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<Path> {
         .map(|((allocations, bytes, _), end)| Path { positions: vec![end], passed: 0, allocations, bytes })
         .collect();
     for _ in 0..FRAMES_OUTSIDE + MOST_LEVELS {
-        let outermost: Vec<Position> = paths.iter().filter_map(|path| path.positions.last().copied()).collect();
+        let outermost: Vec<Position> =
+            paths.iter().filter_map(|path| path.positions.last().copied()).collect();
         names.find_callers(&outermost);
         for path in &mut paths {
             let caller = path.positions.last().and_then(|&position| names.caller(position));
@@ -236,7 +242,7 @@ fn by_behaviour(
         let mut through = Flow::default();
         let mut behave = Vec::new();
         for (&function, candidate) in of_module {
-            let is_important = candidate.ends.allocations as f64 >= whole.allocations as f64 * LEAST_OWN_SHARE;
+            let is_important = candidate.ends.shares_of(whole).0 >= LEAST_OWN_SHARE;
             let behaves = candidate.callers.len() >= LEAST_CALLERS && candidate.is_an_end() && is_important;
             if behaves {
                 behave.push(function);
@@ -246,7 +252,8 @@ fn by_behaviour(
                 through.bytes = through.bytes.saturating_add(candidate.ends.bytes);
             }
         }
-        if through.has_share_of(whole, LEAST_SHARE_OF_MODULE) {
+        let (greater, other) = through.shares_of(whole);
+        if greater >= LEAST_SHARE_OF_MODULE && other >= LEAST_OTHER_SHARE {
             found.extend(behave);
         }
     }
@@ -268,10 +275,14 @@ mod tests {
 
     #[test]
     fn names_of_wrappers_say_so() {
-        for name in ["zmalloc", "jv_mem_alloc", "Arena::AllocateAligned(unsigned long)", "my_strdup", "xCalloc"] {
+        for name in
+            ["zmalloc", "jv_mem_alloc", "Arena::AllocateAligned(unsigned long)", "my_strdup", "xCalloc"]
+        {
             assert!(is_named_like_a_wrapper(name), "{name}");
         }
-        for name in ["main", "dealloc_all", "alloc::load", "new_order", "std::vector<my_alloc>::push_back(int)"] {
+        for name in
+            ["main", "dealloc_all", "alloc::load", "new_order", "std::vector<my_alloc>::push_back(int)"]
+        {
             assert!(!is_named_like_a_wrapper(name), "{name}");
         }
     }

@@ -8,8 +8,10 @@
 
 mod places;
 
+pub use places::find_common_wrappers;
+
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use cairn_format::recording::PcKind;
@@ -80,7 +82,7 @@ pub struct Line {
 }
 
 /// Where in the tree of stacks a source frame is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Position {
     /// The stack whose innermost address it is at.
     pub stack: u32,
@@ -104,6 +106,8 @@ pub struct Names<'a> {
     /// By function: the recording shows that it is a wrapper of the allocator.
     is_found_wrapper: Vec<bool>,
     found_wrappers: Option<Vec<FoundWrapper>>,
+    /// Wrappers of another heap with which this one is compared.
+    wrappers_elsewhere: HashSet<Arc<str>>,
     verdicts: Vec<Verdict>,
     verdict_ids: HashMap<Verdict, u32>,
     /// Verdicts do not depend on the number of the line.
@@ -138,6 +142,7 @@ impl<'a> Names<'a> {
             functions: Vec::new(),
             is_found_wrapper: Vec::new(),
             found_wrappers: None,
+            wrappers_elsewhere: HashSet::new(),
             verdicts: Vec::new(),
             verdict_ids: HashMap::new(),
             verdict_of: HashMap::new(),
@@ -302,7 +307,7 @@ impl<'a> Names<'a> {
             None => {
                 let id = FunctionId(self.functions.len() as u32);
                 self.functions.push(Function { name: Arc::clone(&name), module, is_named });
-                self.is_found_wrapper.push(false);
+                self.is_found_wrapper.push(is_named && self.wrappers_elsewhere.contains(&name));
                 self.function_ids.insert((name, module), id);
                 id
             }

@@ -345,12 +345,15 @@ pub struct WrapperJson {
 /// A leak that was held back.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct SuppressedJson {
-    /// The pattern that matched.
+    /// The pattern that matched; the name of a leak that every program has.
     pub pattern: String,
     /// Blocks.
     pub count: u64,
     /// Bytes.
     pub bytes: u64,
+    /// Why every program has it; absent for a pattern of the user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
 }
 
 /// A thread and what it allocated.
@@ -522,7 +525,12 @@ fn end_word(reason: EndReason) -> &'static str {
 
 impl From<&Suppressed> for SuppressedJson {
     fn from(held_back: &Suppressed) -> Self {
-        Self { pattern: held_back.pattern.to_string(), count: held_back.blocks, bytes: held_back.bytes }
+        Self {
+            pattern: held_back.name.clone(),
+            count: held_back.blocks,
+            bytes: held_back.bytes,
+            reason: held_back.reason,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! How folded frames and wrappers are written: below rows, and in notes.
 
-use cairn_analysis::heap::{FoundWrapper, LineId, Names, OwnerKind, Questions};
+use cairn_analysis::heap::{FoundWrapper, LineId, Names, OwnerKind, Questions, Suppressed};
 
-use super::heap_text::{count, counted, percent};
+use super::heap_text::{bytes, count, counted, percent};
 
 /// A line below a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,4 +84,17 @@ pub(crate) fn wrappers_text(questions: &Questions<'_>) -> Option<String> {
     }
     let share = percent(questions.share_through_wrappers());
     Some(format!("wrappers found: {text} ({} % of the bytes): rows name their callers", share.trim()))
+}
+
+/// `known leaks held back: stdio buffers 4.0 KiB`: those that every program has, in one line.
+pub(crate) fn known_leaks_text(held_back: &[Suppressed]) -> Option<String> {
+    let known: Vec<String> = held_back
+        .iter()
+        .filter(|entry| entry.reason.is_some())
+        .map(|entry| format!("{} {} in {}", entry.name, bytes(entry.bytes), counted(entry.blocks, "block")))
+        .collect();
+    let text = known.join(", ");
+    (!known.is_empty()).then(|| {
+        format!("held back, because every program leaks it: {text}; --no-default-suppressions counts it")
+    })
 }

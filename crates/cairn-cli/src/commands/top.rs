@@ -154,7 +154,7 @@ impl Top {
             chosen: None,
         };
         let name = file.name().map_or_else(|| file.path().display().to_string(), str::to_owned);
-        let app = App::new(name, wish, self.input.folding(), self.input.filters(), is_interactive);
+        let app = App::new(name, wish, self.input.folding()?, self.input.filters(), is_interactive);
         let naming = Naming::begin(options.symbols, heap.own_names());
         let watch = Watch::begin(heap, self.interval);
         let (outcome, failure) = if is_interactive {

@@ -1,5 +1,7 @@
 //! Whose frames are, which of them are folded, and which one names a row.
 
+use std::sync::Arc;
+
 use super::{FunctionId, LineId, Names, Owner, OwnerKind, Position, Verdict};
 use crate::attribution::Folding;
 use crate::attribution::wrappers::{self, FoundWrapper};
@@ -78,6 +80,19 @@ impl Names<'_> {
         self.found_wrappers = Some(found);
     }
 
+    /// Folds the functions of these names, too, wherever they may be wrappers.
+    fn fold_also(&mut self, wrappers: &[Arc<str>]) {
+        self.wrappers_elsewhere.extend(wrappers.iter().cloned());
+        for (function, is_wrapper) in self.functions.iter().zip(&mut self.is_found_wrapper) {
+            *is_wrapper |= function.is_named && self.wrappers_elsewhere.contains(&function.name);
+        }
+    }
+
+    fn wrapper_names(&self) -> Vec<Arc<str>> {
+        let functions = self.found_wrappers().iter().map(|wrapper| self.function(wrapper.function));
+        functions.filter(|function| function.is_named).map(|function| Arc::clone(&function.name)).collect()
+    }
+
     /// Finds, for each stack, the position that names its row.
     ///
     /// That is the innermost frame of the user, or else of the best owner. It finds only the names
@@ -91,9 +106,12 @@ impl Names<'_> {
     /// It is at the frame of [`askers`](Self::askers), or further in, in a library.
     pub fn ends(&mut self, stacks: &[u32]) -> Vec<Position> {
         let is_left_out = |names: &Self, line, is_start| is_start || names.is_folded(line);
-        self.best(stacks, move |names, line, is_start| {
-            if is_left_out(names, line, is_start) { 1 + names.rank(line, is_start) } else { 0 }
-        })
+        self.best(
+            stacks,
+            move |names, line, is_start| {
+                if is_left_out(names, line, is_start) { 1 + names.rank(line, is_start) } else { 0 }
+            },
+        )
     }
 
     /// The rank of a line as the name of a row; the smallest is the best.
@@ -250,4 +268,15 @@ impl Names<'_> {
     pub(crate) fn function_at(&self, position: Position) -> FunctionId {
         self.source_line(self.at_position(position)).function
     }
+}
+
+/// Finds the wrappers of two heaps that are compared: one of either is one in both.
+///
+/// Else the same stacks would be named after different functions.
+pub fn find_common_wrappers(before: (&HeapProfile, &mut Names<'_>), after: (&HeapProfile, &mut Names<'_>)) {
+    before.1.find_wrappers(before.0);
+    after.1.find_wrappers(after.0);
+    let of_before = before.1.wrapper_names();
+    before.1.fold_also(&after.1.wrapper_names());
+    after.1.fold_also(&of_before);
 }

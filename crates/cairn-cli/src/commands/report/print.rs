@@ -9,7 +9,7 @@ use std::path::Path;
 use cairn_analysis::heap::schema::ReportRequest;
 use cairn_analysis::heap::{Amount, Cost, Entry, Group, LineId, Position, Questions, Sampling, Tree};
 
-use crate::commands::folding_text::{StackLine, folding_notes, stack_lines};
+use crate::commands::folding_text::{StackLine, folding_notes, known_leaks_text, stack_lines};
 use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{
     bytes, count, counted, curve, duration, name_and_place, percent, shortened, stretched, width,
@@ -416,7 +416,12 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
             match line {
                 StackLine::Frame(line) => self.frame(line, NUMBERS + 2)?,
                 StackLine::LeftOut { frames, of } => {
-                    writeln!(self.output, "{dim}… {}{} …{dim:#}", counted(frames as u64, "frame"), printable(&of))?;
+                    writeln!(
+                        self.output,
+                        "{dim}… {}{} …{dim:#}",
+                        counted(frames as u64, "frame"),
+                        printable(&of)
+                    )?;
                 }
             }
         }
@@ -545,19 +550,19 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
     }
 
     fn suppressed(&mut self) -> io::Result<()> {
-        if self.asked.suppressed.is_empty() {
+        let of_user: Vec<_> = self.asked.suppressed.iter().filter(|entry| entry.reason.is_none()).collect();
+        if of_user.is_empty() {
             return Ok(());
         }
         let what = if self.words(Cost::Leaked).0 == "leaked" { "leaks" } else { "leaks, alive here" };
         self.heading(&format!("Known {what}, held back"))?;
-        for held_back in self.asked.suppressed {
+        for held_back in of_user {
             let value = bytes(held_back.bytes);
-            let pattern = held_back.pattern.to_string();
             writeln!(
                 self.output,
                 "         {value:>10} {:>10} × leak:{}",
                 count(held_back.blocks),
-                printable(&pattern)
+                printable(&held_back.name)
             )?;
         }
         writeln!(self.output)
@@ -592,7 +597,9 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         if sum > 0 {
             notes.push(format!("{} were contradictory and were left out", counted(sum, "event")));
         }
-        notes.extend(folding_notes(self.questions, self.folded));
+        let texts = known_leaks_text(self.asked.suppressed).into_iter();
+        let texts = texts.chain(folding_notes(self.questions, self.folded));
+        notes.extend(texts.map(|text| printable(&text).into_owned()));
         notes.extend(self.asked.about.notes.iter().cloned());
         if self.has_names {
             notes.extend(advice_on_names(self.questions.names()));
