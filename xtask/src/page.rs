@@ -12,11 +12,12 @@ const DRIVER: &str = "puppeteer-core@24";
 /// Debian calls it by the first name.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Tests the pages of `examples/pages.rs` in a browser. They are written to `target/browser/page`;
+/// Tests the page's tree of calls without a browser, and the pages of `examples/pages.rs` in one. They are written to `target/browser/page`;
 /// `tests/browser/page.mjs` gets the arguments.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     check_arguments(arguments, &["--times", "--no-screens"], "page [--times] [--no-screens]")?;
     let browser = Browser::find()?;
+    run_command(Command::new("node").arg(workspace_root().join("crates/cairn-web/tests/browser/shape.mjs")))?;
     run_command(
         cargo()
             .args(["run", "--package", "cairn-web", "--example", "pages", "--"])

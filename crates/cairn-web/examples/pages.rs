@@ -16,6 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::args().nth(1).ok_or("name the directory to write to")?;
     std::fs::create_dir_all(&directory)?;
     write(&directory, "ordinary", &programs::ordinary(), &PageOptions::default())?;
+    write(&directory, "owned", &programs::owned(), &PageOptions::default())?;
     write(&directory, "hostile", &programs::hostile(), &PageOptions::default())?;
     let large = programs::large(200_000);
     write(&directory, "large", &large, &PageOptions::default())?;

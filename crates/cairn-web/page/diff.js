@@ -105,6 +105,11 @@ export function growthText(before, after, metric) {
 }
 
 export class DiffFlame extends Flame {
+  constructor(views) {
+    super(views);
+    this.textVariable = '--frame-text';
+  }
+
   /** Before and after of a branch. */
   numbers(branch) {
     if (!branch.numbers) {

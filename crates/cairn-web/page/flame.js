@@ -4,7 +4,7 @@
 // The tree from the allocations outwards does not exist beforehand: a branch is put together when it is wide enough to be seen.
 
 import { bytesText, countText, shareText } from './text.js';
-import { ownerColours, shaded } from './owners.js';
+import { mixed, ownerColours } from './owners.js';
 import { hashOf } from './model.js';
 
 const ROW = 20;
@@ -13,9 +13,8 @@ const LARGE = { from: 2400, row: 26 };
 const LEAST_WIDTH = 0.5;
 /** How far the shades of an owner's functions are apart: enough to tell two beside each other from one. */
 const SHADES = 6;
-const SHADE = 0.045;
-/** How much paler rows of folded calls are, and calls that a search did not find. */
-const PALE = 0.5;
+const SHADE = 0.035;
+/** How much of the page's colour is in calls that a search did not find. */
 const DIM = 0.72;
 const FONT = 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace';
 
@@ -111,6 +110,7 @@ export class Flame {
     this.found = null;
     this.rows = [];
     this.colours = new Map();
+    this.textVariable = '--owner-text';
     this.offset = 0;
     scroller.addEventListener('scroll', () => {
       this.offset = scroller.scrollTop;
@@ -252,7 +252,7 @@ export class Flame {
     const style = getComputedStyle(this.canvas);
     const colour = (name) => style.getPropertyValue(name).trim();
     this.isDark = colour('--is-dark') === '1';
-    this.paint = { page: colour('--page'), text: colour('--frame-text'), edge: colour('--text'), found: colour('--found'), other: colour('--line'), owners: ownerColours(style) };
+    this.paint = { page: colour('--page'), text: colour(this.textVariable), dimText: colour('--text'), edge: colour('--text'), found: colour('--found'), other: colour('--other'), owners: ownerColours(style) };
     this.colours.clear();
   }
 
@@ -265,8 +265,10 @@ export class Flame {
     if (!colour) {
       const name = model.owners.classOf(owner);
       const shade = (hashOf(model.names[f]) % SHADES) * SHADE;
-      const part = isDim ? DIM : model.kinds[f] === 4 ? PALE : shade;
-      colour = name && model.kinds[f] !== 2 ? shaded(this.paint.owners[name], part, this.isDark) : this.paint.other;
+      const { owners, other, page } = this.paint;
+      const plain = name && model.kinds[f] !== 2 ? owners[name] : other;
+      // Towards white, which the dark text on it gains by.
+      colour = isDim ? mixed(plain, DIM, page) : mixed(plain, shade, '#ffffff');
       this.colours.set(key, colour);
     }
     return colour;
@@ -300,11 +302,11 @@ export class Flame {
         context.fillStyle = isFound ? paint.found : this.colour(branch, found && !isFound);
         // Without the gap where there is none to spare.
         context.fillRect(x[i], y, width[i] > 2 ? width[i] - 1 : width[i], this.row - 1);
-        if (width[i] > 30) labels.push(branch, x[i], y, width[i]);
+        if (width[i] > 30) labels.push(branch, x[i], y, width[i], found && !isFound);
       }
     }
-    context.fillStyle = paint.text;
-    for (let i = 0; i < labels.length; i += 4) {
+    for (let i = 0; i < labels.length; i += 5) {
+      context.fillStyle = labels[i + 4] ? paint.dimText : paint.text;
       const room = Math.floor((labels[i + 3] - 8) / this.charWidth);
       const name = this.label(labels[i]);
       const text = name.length <= room ? name : room > 3 ? `${name.slice(0, room - 1)}…` : '';

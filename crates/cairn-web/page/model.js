@@ -103,6 +103,7 @@ export class Model {
       functionOf: (key) => this.functionOf(key),
       wholeModule: (f) => this.wholeModule(f),
       foldOf: (f, call) => this.foldedRow(this.callOwners[call]),
+      rowOf: (call) => this.rowCalls[call],
     };
     let shape = this.recorded;
     for (const step of steps) shape = stepped(shape, step, known);

@@ -63,10 +63,9 @@ export function ownerColours(style) {
   return Object.fromEntries(CLASSES.map((name) => [name, style.getPropertyValue(`--owner-${name}`).trim()]));
 }
 
-/** A colour with a little more or less of the page's own light, by a part from 0 to 1: the text on it keeps its contrast. */
-export function shaded(colour, part, isDark) {
-  const number = parseInt(colour.slice(1), 16);
-  const towards = isDark ? 0 : 255;
-  const mix = (value) => Math.round(value + (towards - value) * part);
-  return `rgb(${mix((number >> 16) & 255)} ${mix((number >> 8) & 255)} ${mix(number & 255)})`;
+/** A colour with a part of another one in it, from 0 to 1. Both are written as #rrggbb. */
+export function mixed(colour, part, other) {
+  const channel = (of, shift) => (parseInt(of.slice(1), 16) >> shift) & 255;
+  const mix = (shift) => Math.round(channel(colour, shift) * (1 - part) + channel(other, shift) * part);
+  return `rgb(${mix(16)} ${mix(8)} ${mix(0)})`;
 }

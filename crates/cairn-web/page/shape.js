@@ -283,12 +283,13 @@ const OPEN = 3;
 
 /**
  * Each run of folded calls becomes one row. `foldOf(f, call)` is the function that such a row gets, by the call of the recording that it
- * begins with; `opened` holds the numbers of the rows that are open.
+ * begins with; `rowOf(call)` is the call of the recording that names the cost of another one in lists; `opened` holds the numbers of
+ * the rows that are open.
  *
  * Two runs have no row: what leads to the outermost call that is not folded, and an allocator's calls at the end of a stack. Their
  * memory is shown at the call that is left.
  */
-export function foldedShape(shape, opened, { keyOf, foldOf }) {
+export function foldedShape(shape, opened, { keyOf, foldOf, rowOf }) {
   const { calls, functions, parents, isFolded, isEnd } = shape;
   const isQuiet = Uint8Array.from(shape.isQuiet);
   for (let call = calls - 1; call > 0; call--) if (!isQuiet[call]) isQuiet[parents[call]] = 0;
@@ -318,8 +319,9 @@ export function foldedShape(shape, opened, { keyOf, foldOf }) {
     if (run[call] === OUTERMOST) {
       builder.mergeInto(call, 0);
       if (!isEnd[call]) continue;
-      builder.to[call] = builder.child(0, foldOf(f, shape.sources[call]), call);
-      grow(builder.to[call], call);
+      // Of a stack without any other call, the one that lists name is shown.
+      const named = Math.max(1, shape.places[rowOf(shape.sources[call])]);
+      builder.to[call] = builder.child(0, functions[named], named);
     } else if (run[call] === CLOSED) {
       builder.mergeInto(call, place);
       grow(place, call);

@@ -18,7 +18,7 @@ export class Steps {
   constructor({ page, box, menu }) {
     Object.assign(this, { page, box, menu });
     document.addEventListener('pointerdown', (event) => menu.contains(event.target) || this.close());
-    document.addEventListener('scroll', () => this.close(), true);
+    document.addEventListener('wheel', () => this.close(), { passive: true });
     menu.addEventListener('keydown', (event) => this.menuKey(event));
   }
 

@@ -86,9 +86,8 @@ pub(crate) fn served_policy() -> String {
 
 /// The style of every page, with the colours of owners.
 fn style() -> String {
-    let variables =
-        |is_dark, text| format!("{{ {}--frame-text: {text}; }}", owner_variables(is_dark));
-    let (light, dark) = (variables(false, FRAME_TEXT.0), variables(true, FRAME_TEXT.1));
+    let variables = |is_dark| format!("{{ {}--owner-text: {FRAME_TEXT}; }}", owner_variables(is_dark));
+    let (light, dark) = (variables(false), variables(true));
     format!(
         ":root {light}\n@media (prefers-color-scheme: dark) {{ :root:not([data-theme=\"light\"]) {dark} }}\n\
          :root[data-theme=\"dark\"] {dark}\n{STYLE}"

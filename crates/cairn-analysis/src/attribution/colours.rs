@@ -28,18 +28,19 @@ pub const COLOURED_LIBRARIES: usize = 3;
 
 /// All groups, in the order of legends; the shared one of libraries comes behind their own.
 pub const OWNER_COLOURS: [OwnerColour; 8] = [
-    colour("mine", "#d38839", "#995325"),
-    colour("library-1", "#8bbffe", "#065faf"),
-    colour("library-2", "#b283c8", "#682587"),
-    colour("library-3", "#5aac88", "#144d3d"),
-    colour("library", "#bddbf4", "#26363d"),
-    colour("standard", "#f9edd2", "#5b5954"),
-    colour("interpreter", "#e7d077", "#434301"),
-    colour("unknown", "#bbbcbb", "#6d6b6b"),
+    colour("mine", "#d38839", "#d47027"),
+    colour("library-1", "#8bbffe", "#448cbb"),
+    colour("library-2", "#b283c8", "#cb83ed"),
+    colour("library-3", "#5aac88", "#79ddc1"),
+    colour("library", "#bddbf4", "#93bacc"),
+    colour("standard", "#f9edd2", "#877f73"),
+    colour("interpreter", "#e7d077", "#b9b778"),
+    colour("unknown", "#bbbcbb", "#979799"),
 ];
 
-/// The text on a frame: on a light page, and on a dark one.
-pub const FRAME_TEXT: (&str, &str) = ("#111111", "#f4f4f0");
+/// The text on a frame. It is dark on a dark page as well: fills that are light enough for it are
+/// further apart than those that are dark enough for a light text.
+pub const FRAME_TEXT: &str = "#111111";
 
 /// The place of an owner in [`OWNER_COLOURS`].
 ///
@@ -146,8 +147,8 @@ mod tests {
     #[test]
     fn frame_text_has_contrast_on_each_colour() {
         for OwnerColour { class, light, dark } in OWNER_COLOURS {
-            assert!(contrast(light, FRAME_TEXT.0) >= 4.5, "{class}, light: {}", contrast(light, FRAME_TEXT.0));
-            assert!(contrast(dark, FRAME_TEXT.1) >= 4.5, "{class}, dark: {}", contrast(dark, FRAME_TEXT.1));
+            assert!(contrast(light, FRAME_TEXT) >= 4.5, "{class}, light: {}", contrast(light, FRAME_TEXT));
+            assert!(contrast(dark, FRAME_TEXT) >= 4.5, "{class}, dark: {}", contrast(dark, FRAME_TEXT));
         }
         assert!((contrast("#000000", "#ffffff") - 21.0).abs() < 1e-9);
     }

@@ -338,6 +338,139 @@ async function hostile() {
   }
 }
 
+/** The labels of what is drawn, by level. */
+const labels = (page) => page.evaluate(() => {
+  const { flame } = globalThis.cairnPage;
+  return Array.from(flame.rows, (row) => row.branches.map((branch) => flame.label(branch)));
+});
+
+/** What is drawn in all, in KiB. */
+const drawnKib = (page) => page.evaluate(() => globalThis.cairnPage.flame.tree.root.value / 1024);
+
+/** The place of the first frame with this label, on the screen. */
+async function placeOf(page, label) {
+  await page.$eval('#scroller', (element) => element.scrollIntoView());
+  const place = await page.evaluate((wanted) => {
+    const { flame } = globalThis.cairnPage;
+    const branch = flame.rows.flatMap((row) => row.branches).find((one) => flame.label(one) === wanted);
+    const { x, y, width } = branch && flame.placeOf(branch);
+    return { x: x + Math.min(10, width / 2), y: y + 8 };
+  }, label);
+  const box = await (await page.$('#flame')).boundingBox();
+  return [box.x + place.x, box.y + place.y];
+}
+
+async function folds() {
+  const page = await open('owned');
+  const sort = '… 3 frames of C++\'s standard library';
+  const start = [['everything'], ['main', '__libc_start_main'], ['json_load', 'shop::report(Month)'], ['parse_value', sort], ['parse_value', 'shop::Less::operator()(Order const&)']];
+  // Runs of folded frames are rows; start-up and the allocator's ends are none.
+  const sorted = (levels) => levels.map((level) => [...level].sort());
+  assert.deepEqual(sorted(await labels(page)).slice(0, 3), sorted(start).slice(0, 3));
+  const rows = (await labels(page)).flat();
+  assert.ok(rows.includes(sort), rows.join(' | '));
+  assert.ok(!rows.some((label) => /malloc|_start$/.test(label) && label !== '__libc_start_main'), rows.join(' | '));
+  assert.equal(await drawnKib(page), 63);
+  // What folded frames asked for is listed at the function that called them.
+  assert.deepEqual((await rowOf(page, 'shop::report(Month)')).slice(0, 2), ['3.00 KiB', '7.00 KiB']);
+  assert.equal(await rowOf(page, 'malloc'), null);
+  assert.match(await text(page, '#owners'), /your code.*standard library/);
+  // A click opens a row, and it is in the address; Back closes it.
+  await page.mouse.click(...await placeOf(page, sort));
+  await settle(page);
+  assert.match(await page.evaluate(() => location.hash), /opened=/);
+  assert.ok((await labels(page)).flat().some((label) => label.startsWith('std::')));
+  const again = await open('owned', { hash: await page.evaluate(() => location.hash) });
+  assert.deepEqual(await labels(again), await labels(page));
+  await again.close();
+  await page.evaluate(() => history.back());
+  await settle(page);
+  assert.ok(!(await labels(page)).flat().some((label) => label.startsWith('std::')));
+  // All frames, and back.
+  await page.keyboard.press('u');
+  await settle(page);
+  const all = (await labels(page)).flat();
+  for (const name of ['_start', 'malloc', 'std::__introsort_loop<Order*, Less>(Order*, Order*, Less)']) assert.ok(all.includes(name), name);
+  assert.equal(await drawnKib(page), 63);
+  await page.keyboard.press('u');
+  await settle(page);
+  // A search finds what is inside of a row.
+  await page.type('#search', 'introsort');
+  await settle(page);
+  const found = await page.evaluate(() => {
+    const { flame } = globalThis.cairnPage;
+    return flame.rows.flatMap((row) => row.branches).filter((branch) => flame.foundCalls[branch.call]).map((branch) => flame.label(branch));
+  });
+  assert.deepEqual(found, [sort]);
+  assert.match(await text(page, '#found'), /^1 function: 4\.00 KiB/);
+  assert.deepEqual(page.complaints, []);
+  await page.close();
+}
+
+async function steps() {
+  const page = await open('owned');
+  const select = (label) => page.evaluate((wanted) => {
+    const { flame } = globalThis.cairnPage;
+    flame.select(flame.rows.flatMap((row) => row.branches).find((one) => flame.label(one) === wanted));
+  }, label);
+  const press = async (key) => {
+    await page.keyboard.press(key);
+    await settle(page);
+  };
+  const crumbs = () => page.$$eval('#steps button:not(#undo-step)', (buttons) => buttons.map((button) => button.textContent));
+  // A right click offers what can be done, arrows walk, and Enter does it.
+  await page.mouse.click(...await placeOf(page, 'shop::report(Month)'), { button: 'right' });
+  assert.equal(await page.$eval('#menu', (menu) => menu.hidden), false);
+  const offered = await page.$$eval('#menu button span', (items) => items.map((item) => item.textContent));
+  assert.deepEqual(offered, ['Focus on function', 'Focus on this call and what it calls', 'Merge function into its callers', 'Collapse module', 'Collapse recursion', 'Drop stacks with this function']);
+  await press('Escape');
+  assert.equal(await page.$eval('#menu', (menu) => menu.hidden), true);
+  await page.mouse.click(...await placeOf(page, 'shop::report(Month)'), { button: 'right' });
+  await press('ArrowDown');
+  await press('ArrowUp');
+  await press('Enter');
+  assert.equal((await labels(page))[1][0], 'shop::report(Month)');
+  assert.equal(await drawnKib(page), 7);
+  assert.deepEqual(await crumbs(), ['everything', 'focus: shop::report(Month)']);
+  // Steps follow each other, and the address has them all.
+  await select('shop::Less::operator()(Order const&)');
+  await press('D');
+  assert.equal(await drawnKib(page), 3);
+  assert.deepEqual((await rowOf(page, 'shop::report(Month)')).slice(0, 2), ['3.00 KiB', '3.00 KiB']);
+  const hash = await page.evaluate(() => location.hash);
+  const again = await open('owned', { hash });
+  assert.deepEqual(await labels(again), await labels(page));
+  assert.equal(await drawnKib(again), 3);
+  assert.deepEqual(again.complaints, []);
+  await again.close();
+  // Undo by key, by the steps, and by going back.
+  await press('z');
+  assert.equal(await drawnKib(page), 7);
+  await page.click('#steps button');
+  await settle(page);
+  assert.equal(await drawnKib(page), 63);
+  assert.equal(await page.$eval('#steps', (box) => box.hidden), true);
+  // The other steps keep everything.
+  for (const [label, key, gone] of [['parse_value', 'R', 2], ['parse_value', 'M', 0], ['json_load', 'C', 0], ['json_load', 'S', -1]]) {
+    await select(label);
+    await press(key);
+    const left = (await labels(page)).flat();
+    if (key === 'S') assert.equal(await drawnKib(page), 24);
+    else assert.equal(await drawnKib(page), 63, key);
+    if (key === 'C') assert.ok(left.includes('[libjansson.so.4]') && !left.includes('parse_value'), left.join(' | '));
+    if (gone >= 0 && key !== 'C') assert.equal(left.filter((one) => one === label).length, key === 'R' ? 1 : 0, key);
+    await press('z');
+  }
+  assert.deepEqual(page.complaints, []);
+  await page.close();
+  // Steps of a stranger.
+  for (const bad of ['#steps=ff-zzzz~cm-1~fs-a.b', `#steps=${'ff-a~'.repeat(3000)}`, '#steps=__proto__-a&opened=zzzzzzz.<img>.-1&unfolded=<b>']) {
+    const strange = await open('owned', { hash: bad });
+    assert.deepEqual(strange.complaints, [], bad.slice(0, 60));
+    await strange.close();
+  }
+}
+
 async function pruned() {
   const page = await open('pruned', { hash: '#tab=about' });
   const about = await text(page, '#about');
@@ -397,7 +530,7 @@ async function imported() {
 async function screens() {
   for (const width of [360, 1280, 3840]) {
     for (const scheme of ['light', 'dark']) {
-      for (const name of ['ordinary', 'hostile', 'large']) {
+      for (const name of ['ordinary', 'owned', 'hostile', 'large']) {
         if (name === 'large' && scheme === 'light') continue;
         const page = await open(name, { width, height: width === 3840 ? 2160 : 900, scheme });
         const wider = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
@@ -482,6 +615,8 @@ if (switches.includes('--times')) {
     });
   }
   await run('names of a hostile author are text everywhere', hostile);
+  await run('folded frames are rows that open', folds);
+  await run('the tree is focused, merged, collapsed and undone', steps);
   await run('what was left out is shown, and no sum misses it', pruned);
   await run('what a file of another tool does not tell is said', imported);
   if (!switches.includes('--no-screens')) await run('nothing sticks out at 360, 1280 and 3840 pixels', screens);

@@ -45,6 +45,7 @@ function made(names, functions, depths, own, flags) {
     functionOf: (key) => { const f = names.indexOf(key); return f < 0 ? undefined : f; },
     wholeModule: (f) => add(`module${all[f][0]}`),
     foldOf: () => add('folded'),
+    rowOf: (call) => call,
   };
   return { shape, own, known, all };
 }
