@@ -305,7 +305,7 @@ fn flames_fill_their_row_and_names_cannot_leave_their_element() {
     assert!(svg.contains("fill&lt;int&gt;()"));
     let shares: Vec<(usize, f64)> = svg
         .lines()
-        .filter(|line| line.starts_with("<g data-x"))
+        .filter(|line| line.starts_with("<svg x="))
         .map(|line| {
             let value =
                 |name: &str| line.split_once(name).and_then(|(_, rest)| rest.split('"').next()).expect(name);
@@ -318,6 +318,17 @@ fn flames_fill_their_row_and_names_cannot_leave_their_element() {
         assert_eq!(of_level.len(), flames, "level {level}");
         assert!((of_level.iter().sum::<f64>() - 1.0).abs() < 1e-6, "level {level}: {of_level:?}");
     }
+    // Nothing scales with the width: rows are as high as their text, and places across are percent.
+    let frames: Vec<&str> = svg.lines().filter(|line| line.starts_with("<svg x=")).collect();
+    assert!(!svg.contains("viewBox"));
+    assert!(
+        frames.iter().all(|frame| frame.contains("%\" y=\"") && frame.contains("height=\"18\"")),
+        "{frames:?}"
+    );
+    let with_class = |class: &str| svg.matches(&format!("<rect class=\"{class}\" width=\"100%\"")).count();
+    assert_eq!((with_class("mine"), with_class("all")), (4, 1));
+    assert!(svg.contains(">your code</text>") && !svg.contains(">other libraries</text>"));
+    assert!(svg.contains("@media (prefers-color-scheme: dark)"));
     let folded = questions.folded(Cost::Allocated);
     assert_eq!(folded, "main;fill<int>() 500\nmain;load;parse 100\nmain;parse 1000\n");
 }

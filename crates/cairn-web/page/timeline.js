@@ -6,7 +6,7 @@ import { byteTicks, roundTicks, timeTicks } from './ticks.js';
 const AXIS = 22;
 /** Pixels between two ticks, at least. */
 const BESIDE = 90;
-const ABOVE = 34;
+const ABOVE = 22;
 /** Of a chart that is wider than this many pixels, letters are larger. */
 const LARGE_FROM = 2400;
 

@@ -143,11 +143,8 @@ impl Frames {
         most_calls: usize,
     ) -> Self {
         let least_share = askers.least_share(least_share, most_calls);
-        let places: Vec<(Position, bool)> = askers
-            .askers
-            .iter()
-            .map(|&(stack, _)| shown_end(names, askers, stack, least_share))
-            .collect();
+        let places: Vec<(Position, bool)> =
+            askers.askers.iter().map(|&(stack, _)| shown_end(names, askers, stack, least_share)).collect();
         names.find_stacks(places.iter().map(|(position, _)| position.stack));
         let mut growing = Growing::new(askers.shares.len());
         for (&(stack, row), &(place, is_whole)) in askers.askers.iter().zip(&places) {

@@ -1,9 +1,8 @@
 
 "use strict";
 // Zoom: a click makes a frame as wide as the page. Search: by the button, or Ctrl-F, or /.
-const flames = [...document.querySelectorAll("#flames g")].map(element => ({
+const flames = [...document.querySelectorAll("#flames svg")].map(element => ({
   element,
-  rect: element.querySelector("rect"),
   text: element.querySelector("text"),
   name: element.querySelector("title").textContent,
   start: Number(element.dataset.x),
@@ -11,9 +10,10 @@ const flames = [...document.querySelectorAll("#flames g")].map(element => ({
   level: Number(element.dataset.l),
   value: Number(element.dataset.v),
 }));
-const SIDE = 10, INNER = 1180, CHARACTER = 7.2;
+const CHARACTER = 7.2;
+const root = document.documentElement, box = document.getElementById("flames");
 const reported = document.getElementById("description"), reset = document.getElementById("reset");
-const whole = Number(document.documentElement.dataset.whole);
+const whole = Number(root.dataset.whole);
 
 // A title is the name, where it is, and the numbers, each on a line.
 const label = flame => flame.name.split("\n")[0];
@@ -24,7 +24,14 @@ function cut(name, width) {
   return name.length <= characters ? name : name.slice(0, characters - 1) + "…";
 }
 
+let zoomed = flames[0];
+// Fits the picture to the window: places across are parts of the whole, so only the names change.
+root.setAttribute("width", "100%");
+addEventListener("resize", () => zoom(zoomed));
+
 function zoom(to) {
+  zoomed = to;
+  const inner = box.getBoundingClientRect().width || 1180;
   const end = to.start + to.share, slack = 1e-7;
   for (const flame of flames) {
     const holds = flame.level <= to.level && flame.start <= to.start + slack && flame.start + flame.share >= end - slack;
@@ -32,12 +39,11 @@ function zoom(to) {
     flame.element.style.display = holds || inside ? "" : "none";
     flame.element.classList.toggle("outer", holds && flame !== to);
     if (!holds && !inside) continue;
-    const x = holds ? SIDE : SIDE + (flame.start - to.start) / to.share * INNER;
-    const width = holds ? INNER : flame.share / to.share * INNER;
-    flame.rect.setAttribute("x", x.toFixed(2));
-    flame.rect.setAttribute("width", width.toFixed(2));
-    flame.text.setAttribute("x", (x + 3).toFixed(2));
-    flame.text.textContent = cut(label(flame), width);
+    const x = holds ? 0 : (flame.start - to.start) / to.share;
+    const width = holds ? 1 : flame.share / to.share;
+    flame.element.setAttribute("x", (100 * x).toFixed(4) + "%");
+    flame.element.setAttribute("width", (100 * width).toFixed(4) + "%");
+    flame.text.textContent = cut(label(flame), width * inner);
   }
   reset.textContent = to === flames[0] ? "" : "zoom out";
 }
@@ -69,3 +75,6 @@ for (const flame of flames) {
   flame.element.addEventListener("click", () => zoom(flame));
   flame.element.addEventListener("mouseenter", () => { reported.textContent = flame.name.split("\n").join("  "); });
 }
+zoom(zoomed);
+// A picture that is higher than the window begins where its stacks do.
+scrollTo(0, Number(root.getAttribute("height")));

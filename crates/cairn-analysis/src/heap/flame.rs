@@ -2,10 +2,12 @@
 //! tools draw from.
 //!
 //! The file needs nothing else: the layout is in it, so that it is right where no script runs (in a
-//! viewer, in a mail); the script in it zooms and searches. Widths are memory or calls, heights are
-//! calls deep, `main` at the bottom.
+//! viewer, in a mail); the script in it fits it to the window, zooms and searches. Widths are memory
+//! or calls, heights are calls deep, `main` at the bottom. Places across are parts of the whole, and
+//! those down are pixels: a row is as high as its text, whatever the width.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use cairn_format::changes_its_surroundings;
@@ -13,6 +15,8 @@ use cairn_format::changes_its_surroundings;
 use super::Cost;
 use super::questions::Questions;
 use super::tree::{Tree, TreeNode};
+use crate::attribution::colours::{OWNER_COLOURS, colour_of, owner_classes};
+use crate::attribution::{Owner, OwnerKind};
 
 /// The texts around the picture.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,10 +27,15 @@ pub struct FlameOptions {
     pub subtitle: String,
 }
 
-/// Width of the drawing; browsers scale it to the window.
+/// Width of the drawing in pixels where no script fits it to the window.
 const WIDTH: f64 = 1200.0;
-const ROW: f64 = 17.0;
-const TOP: f64 = 58.0;
+/// The part of the width that frames have, and what is left beside them, in percent.
+const INNER_PERCENT: f64 = 98.4;
+const SIDE_PERCENT: f64 = 0.8;
+const ROW: f64 = 18.0;
+/// Room for the heading, and for the legend below it.
+const TOP: f64 = 76.0;
+const LEGEND: f64 = 62.0;
 const BOTTOM: f64 = 28.0;
 const SIDE: f64 = 10.0;
 /// Width of one character in the requested font; the frame clips wider ones.
@@ -42,6 +51,16 @@ struct Flame<'a> {
     /// From 0 to 1.
     start: f64,
     share: f64,
+    /// Index of the node that it is in; its own for the root.
+    parent: usize,
+    /// Index of its own node.
+    index: usize,
+}
+
+/// The class of each node's colour, and the words of the legend.
+struct Colours {
+    of_nodes: Vec<&'static str>,
+    legend: Vec<(&'static str, String)>,
 }
 
 impl Questions<'_> {
@@ -67,14 +86,19 @@ impl Questions<'_> {
         writeln!(
             svg,
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
-             <svg xmlns=\"http://www.w3.org/2000/svg\" width=\"100%\" viewBox=\"0 0 {WIDTH} {height}\" \
+             <svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
              data-whole=\"{}\" data-unit=\"{}\">",
             tree.nodes[0].amount.value,
             if tree.cost.is_bytes() { "bytes" } else { "blocks" },
         )?;
         let title = one_line(&options.title);
-        writeln!(svg, "<title>{}</title>\n<style>{STYLE}</style>", Escaped(&title))?;
-        writeln!(svg, "<rect class=\"page\" width=\"{WIDTH}\" height=\"{height}\"/>")?;
+        let (light, dark) = (owner_classes(false), owner_classes(true));
+        writeln!(
+            svg,
+            "<title>{}</title>\n<style>{STYLE}{light}@media (prefers-color-scheme: dark) {{\n{DARK_STYLE}{dark}}}\n</style>",
+            Escaped(&title)
+        )?;
+        writeln!(svg, "<rect class=\"page\" width=\"100%\" height=\"100%\"/>")?;
         // The tooltip has the whole text.
         let whole = Escaped(&title);
         writeln!(
@@ -84,19 +108,74 @@ impl Questions<'_> {
         )?;
         let subtitle = cut(&one_line(&options.subtitle), SUBTITLE_CHARACTERS);
         writeln!(svg, "<text class=\"sub\" x=\"{SIDE}\" y=\"42\">{}</text>", Escaped(&subtitle))?;
-        let right = WIDTH - SIDE;
-        writeln!(svg, "<text class=\"button\" id=\"search\" x=\"{right}\" y=\"24\">search</text>")?;
-        writeln!(svg, "<text class=\"button\" id=\"reset\" x=\"{right}\" y=\"42\"></text>")?;
-        writeln!(svg, "<g id=\"flames\">")?;
+        for (id, y, text) in [("search", 24, "search"), ("reset", 42, "")] {
+            writeln!(
+                svg,
+                "<text class=\"button\" id=\"{id}\" x=\"100%\" dx=\"-{SIDE}\" y=\"{y}\">{text}</text>"
+            )?;
+        }
+        let colours = self.colours(tree, flames);
+        write_legend(svg, &colours.legend)?;
+        writeln!(
+            svg,
+            "<svg id=\"flames\" x=\"{SIDE_PERCENT}%\" width=\"{INNER_PERCENT}%\" height=\"{height}\">"
+        )?;
         for flame in flames {
-            self.write_flame(svg, tree, flame, height)?;
+            self.write_flame(svg, tree, flame, &colours, height)?;
         }
         let below = height - 8.0;
-        writeln!(svg, "</g>\n<text class=\"sub\" id=\"description\" x=\"{SIDE}\" y=\"{below}\"></text>")?;
+        writeln!(svg, "</svg>\n<text class=\"sub\" id=\"description\" x=\"{SIDE}\" y=\"{below}\"></text>")?;
         writeln!(svg, "<script><![CDATA[{SCRIPT}]]></script>\n</svg>")
     }
 
-    fn write_flame(&self, svg: &mut String, tree: &Tree, flame: &Flame<'_>, height: f64) -> std::fmt::Result {
+    /// Chooses a colour for the owner of each node.
+    ///
+    /// The largest libraries have their own, by what goes through their outermost frames.
+    fn colours(&self, tree: &Tree, flames: &[Flame<'_>]) -> Colours {
+        let owner = |node: &TreeNode| node.line.map(|line| self.names.owner(line));
+        let owners: Vec<Option<Owner>> = tree.nodes.iter().map(owner).collect();
+        let mut libraries = BTreeMap::<&str, f64>::new();
+        for flame in flames {
+            let own = owners[flame.index].as_ref();
+            if let Some(owner) = own.filter(|owner| owner.kind == OwnerKind::Library)
+                && owners[flame.parent].as_ref() != own
+            {
+                *libraries.entry(&owner.name).or_default() += flame.share;
+            }
+        }
+        let mut largest: Vec<(&str, f64)> = libraries.into_iter().collect();
+        largest.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let largest: Vec<&str> = largest.into_iter().map(|(name, _)| name).collect();
+        let places: Vec<Option<usize>> =
+            owners.iter().map(|owner| owner.as_ref().map(|owner| colour_of(owner, &largest))).collect();
+        let is_used = |place: usize| flames.iter().any(|flame| places[flame.index] == Some(place));
+        let words = |place: usize| {
+            let interpreter = || owners.iter().flatten().find(|owner| owner.kind == OwnerKind::Interpreter);
+            match OWNER_COLOURS[place].class {
+                "mine" => "your code".to_owned(),
+                "library" => "other libraries".to_owned(),
+                "standard" => "standard library, runtime, allocator".to_owned(),
+                "interpreter" => interpreter().map_or_else(String::new, ToString::to_string),
+                "unknown" => "without a file".to_owned(),
+                _ => largest.get(place - 1).map_or_else(String::new, ToString::to_string),
+            }
+        };
+        let legend = (0..OWNER_COLOURS.len())
+            .filter(|&place| is_used(place))
+            .map(|place| (OWNER_COLOURS[place].class, words(place)))
+            .collect();
+        let class = |place: &Option<usize>| place.map_or("all", |place| OWNER_COLOURS[place].class);
+        Colours { of_nodes: places.iter().map(class).collect(), legend }
+    }
+
+    fn write_flame(
+        &self,
+        svg: &mut String,
+        tree: &Tree,
+        flame: &Flame<'_>,
+        colours: &Colours,
+        height: f64,
+    ) -> std::fmt::Result {
         let node = flame.node;
         let (name, module) = match node.line {
             Some(line) => (self.names.function_of(line).name.as_ref(), self.names.module_name(line)),
@@ -109,14 +188,16 @@ impl Questions<'_> {
                 None => format!("{} ", line.file.as_deref()?),
             })
         });
-        let x = SIDE + flame.start * (WIDTH - 2.0 * SIDE);
-        let width = flame.share * (WIDTH - 2.0 * SIDE);
+        let width = flame.share * WIDTH * INNER_PERCENT / 100.0;
         let y = height - BOTTOM - ROW * (node.level as f64 + 1.0);
         let amount = describe(tree.cost, node.amount.value, node.amount.blocks);
         let in_module = if module.is_empty() { String::new() } else { format!("in {module} ") };
         write!(
             svg,
-            "<g data-x=\"{:.9}\" data-w=\"{:.9}\" data-l=\"{}\" data-v=\"{}\"><title>{}\n{}{}\n{amount}, {:.2} %</title>",
+            "<svg x=\"{:.4}%\" y=\"{y}\" width=\"{:.4}%\" height=\"{ROW}\" data-x=\"{:.9}\" data-w=\"{:.9}\" data-l=\"{}\" \
+             data-v=\"{}\"><title>{}\n{}{}\n{amount}, {:.2} %</title>",
+            flame.start * 100.0,
+            flame.share * 100.0,
             flame.start,
             flame.share,
             node.level,
@@ -126,14 +207,10 @@ impl Questions<'_> {
             Escaped(&in_module),
             flame.share * 100.0
         )?;
-        write!(
-            svg,
-            "<rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{:.0}\" fill=\"{}\"/>",
-            ROW - 1.0,
-            colour(name, module)
-        )?;
+        let class = colours.of_nodes[flame.index];
+        write!(svg, "<rect class=\"{class}\" width=\"100%\" height=\"{ROW}\"/>")?;
         let text = cut(name, ((width - 6.0) / CHARACTER).max(0.0) as usize);
-        writeln!(svg, "<text x=\"{:.2}\" y=\"{:.1}\">{}</text></g>", x + 3.0, y + 12.0, Escaped(&text))
+        writeln!(svg, "<text x=\"3\" y=\"13\">{}</text></svg>", Escaped(&text))
     }
 
     /// Lists the stacks of all allocations, a line each, in the folded format of other tools.
@@ -149,7 +226,7 @@ impl Questions<'_> {
             .filter(|&(_, value)| value > 0)
             .collect();
         self.names.find_stacks(costs.iter().map(|(asker, _)| asker.stack));
-        let mut lines = std::collections::BTreeMap::<String, u64>::new();
+        let mut lines = BTreeMap::<String, u64>::new();
         for (asker, value) in costs {
             let mut frames: Vec<Cow<'_, str>> = self
                 .names
@@ -187,12 +264,24 @@ pub fn folded_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.chars().map(plain).collect())
 }
 
+/// A square and a word for each colour.
+fn write_legend(svg: &mut String, legend: &[(&'static str, String)]) -> std::fmt::Result {
+    let mut x = SIDE;
+    for (class, words) in legend {
+        let (top, text) = (LEGEND - 10.0, x + 15.0);
+        writeln!(svg, "<rect class=\"{class}\" x=\"{x}\" y=\"{top}\" width=\"11\" height=\"11\"/>")?;
+        writeln!(svg, "<text class=\"sub\" x=\"{text}\" y=\"{LEGEND}\">{}</text>", Escaped(words))?;
+        x = text + CHARACTER * words.chars().count() as f64 + 2.0 * SIDE;
+    }
+    Ok(())
+}
+
 /// Each node behind the siblings that cost more, the root first.
 fn layout(tree: &Tree) -> Vec<Flame<'_>> {
     let Some(root) = tree.nodes.first() else { return Vec::new() };
     let whole = root.amount;
     let mut starts = vec![0.0; tree.nodes.len()];
-    let mut flames = vec![Flame { node: root, start: 0.0, share: 1.0 }];
+    let mut flames = vec![Flame { node: root, start: 0.0, share: 1.0, parent: 0, index: 0 }];
     // Parents come before their children.
     for (index, node) in tree.nodes.iter().enumerate() {
         let mut start: f64 = starts[index];
@@ -201,7 +290,7 @@ fn layout(tree: &Tree) -> Vec<Flame<'_>> {
             let share = child_node.amount.share_of(whole);
             starts[child] = start;
             if share > 0.0 {
-                flames.push(Flame { node: child_node, start, share });
+                flames.push(Flame { node: child_node, start, share, parent: index, index: child });
             }
             start += share;
         }
@@ -211,19 +300,6 @@ fn layout(tree: &Tree) -> Vec<Flame<'_>> {
 
 fn describe(cost: Cost, value: u64, blocks: u64) -> String {
     if cost.is_bytes() { format!("{value} bytes in {blocks} blocks") } else { format!("{value} allocations") }
-}
-
-/// One hue for each module, one shade for each function, the same in every graph.
-fn colour(name: &str, module: &str) -> String {
-    let hash = |text: &str| {
-        text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
-    };
-    if module.is_empty() {
-        return "hsl(0,0%,82%)".to_owned();
-    }
-    let hue = hash(module) % 360;
-    let shade = hash(name);
-    format!("hsl({hue},{}%,{}%)", 55 + shade % 25, 66 + (shade >> 8) % 14)
 }
 
 /// A text in one line: a command may hold a whole script. Runs of blanks and newlines are one
@@ -267,6 +343,7 @@ impl std::fmt::Display for Escaped<'_> {
 }
 
 const STYLE: &str = include_str!("flame.css");
+const DARK_STYLE: &str = include_str!("flame_dark.css");
 const SCRIPT: &str = include_str!("flame.js");
 
 #[cfg(test)]

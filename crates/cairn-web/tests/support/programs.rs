@@ -170,18 +170,42 @@ pub(crate) fn ordinary() -> Made {
 pub(crate) fn owned() -> Made {
     let mut author = Author::new(
         1,
-        &["/opt/shop/shop", "/usr/lib/x86_64-linux-gnu/libjansson.so.4", "/usr/lib/x86_64-linux-gnu/libc.so.6"],
+        &[
+            "/opt/shop/shop",
+            "/usr/lib/x86_64-linux-gnu/libjansson.so.4",
+            "/usr/lib/x86_64-linux-gnu/libc.so.6",
+        ],
     );
     author.program.spool.facts(&[("argument", "/opt/shop/shop")]);
     let start = author.function(1, "_start", "", 0);
     let libc = author.function(3, "__libc_start_main", "", 0);
     let main = author.function(1, "main", "/src/shop/main.cpp", 3);
     let report = author.function(1, "shop::report(Month)", "/src/shop/report.cpp", 20);
-    let sort = author.function(1, "std::sort<Order*, Less>(Order*, Order*, Less)", "/usr/include/c++/12/bits/stl_algo.h", 4800);
-    let inner_sort = author.function(1, "std::__introsort_loop<Order*, Less>(Order*, Order*, Less)", "/usr/include/c++/12/bits/stl_algo.h", 1900);
+    let sort = author.function(
+        1,
+        "std::sort<Order*, Less>(Order*, Order*, Less)",
+        "/usr/include/c++/12/bits/stl_algo.h",
+        4800,
+    );
+    let inner_sort = author.function(
+        1,
+        "std::__introsort_loop<Order*, Less>(Order*, Order*, Less)",
+        "/usr/include/c++/12/bits/stl_algo.h",
+        1900,
+    );
     let less = author.function(1, "shop::Less::operator()(Order const&)", "/src/shop/report.cpp", 44);
-    let push = author.function(1, "std::vector<Order>::push_back(Order&&)", "/usr/include/c++/12/bits/stl_vector.h", 1296);
-    let grow = author.function(1, "std::vector<Order>::_M_realloc_insert<Order>(Order&&)", "/usr/include/c++/12/bits/vector.tcc", 440);
+    let push = author.function(
+        1,
+        "std::vector<Order>::push_back(Order&&)",
+        "/usr/include/c++/12/bits/stl_vector.h",
+        1296,
+    );
+    let grow = author.function(
+        1,
+        "std::vector<Order>::_M_realloc_insert<Order>(Order&&)",
+        "/usr/include/c++/12/bits/vector.tcc",
+        440,
+    );
     let load = author.function(2, "json_load", "", 0);
     let value = author.function(2, "parse_value", "", 0);
     let malloc = author.function(3, "malloc", "", 0);

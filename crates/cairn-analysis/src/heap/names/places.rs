@@ -247,9 +247,8 @@ impl Names<'_> {
         std::iter::successors(Some(position), |&position| self.next_outer(position)).map(move |position| {
             let line = self.at_position(position);
             // The outermost frame, `_start`, has no name in programs without symbols.
-            let is_start = inner_is_folded
-                && self.next_outer(position).is_none()
-                && !self.function_of(line).is_named;
+            let is_start =
+                inner_is_folded && self.next_outer(position).is_none() && !self.function_of(line).is_named;
             inner_is_folded = self.is_folded(line) || is_start;
             (position, inner_is_folded)
         })

@@ -1,5 +1,6 @@
 //! Lays the screen out as lines of styled text; nothing here knows a terminal.
 
+use cairn_analysis::attribution::OwnerKind;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::app::{App, Input};
@@ -21,6 +22,8 @@ pub(super) enum Look {
     Reversed,
     Grown,
     Shrunk,
+    /// The name of a library's function.
+    Library,
 }
 
 /// A line: parts that look alike.
@@ -229,11 +232,21 @@ pub(super) fn rate(rate: f64) -> String {
     }
 }
 
+/// The user's own code is as bright as the numbers; what is not is a little less so.
+const fn owner_look(row: &Row) -> Look {
+    match row.owner {
+        None | Some(OwnerKind::Mine | OwnerKind::Unknown) => Look::Plain,
+        Some(OwnerKind::Library | OwnerKind::Interpreter) => Look::Library,
+        Some(_) => Look::Dim,
+    }
+}
+
 fn name(line: &mut ScreenLine, row: &Row, columns: usize, by: By, is_chosen: bool) {
-    let (plain, dim) = if is_chosen { (Look::Reversed, Look::Reversed) } else { (Look::Plain, Look::Dim) };
+    let (plain, dim) =
+        if is_chosen { (Look::Reversed, Look::Reversed) } else { (owner_look(row), Look::Dim) };
     if by == By::Stack {
         // Callers say more than the file.
-        line.add(cut(&row.name, columns), plain);
+        line.add(cut(&row.name, columns), if is_chosen { plain } else { Look::Plain });
         return;
     }
     let place_columns = if columns >= 45 { row.place.width().min(columns / 2) } else { 0 };

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use cairn_analysis::attribution::OwnerKind;
 use cairn_analysis::heap::slices::{SliceEntry, Slices};
 use cairn_analysis::heap::{
     About, Cost, Folding, Group, HeapProfile, LOST_STACK, Namer, Names, Position, Questions, Stacks, Sums,
@@ -84,6 +85,8 @@ pub(super) struct Row {
     pub(super) name: String,
     /// File, line and module.
     pub(super) place: String,
+    /// Of functions, lines and stacks.
+    pub(super) owner: Option<OwnerKind>,
     pub(super) live_bytes: u64,
     pub(super) growth_bytes: i128,
     pub(super) since_bytes: i128,
@@ -275,14 +278,16 @@ impl TableSource<'_> {
         let at =
             |counts: &Counts| entry.stacks.iter().map(|&(stack, _)| counts.stack(stack)).fold((0, 0), add);
         let (before, zero) = (at(self.before), at(self.zero));
-        self.row_of(
+        let owner = (group != Group::Module).then(|| names.owner_kind(entry.line));
+        let row = self.row_of(
             key,
             (shown(&name).into_owned(), shown(&place).into_owned()),
             &entry.sums,
             before,
             zero,
             entry.stacks,
-        )
+        );
+        Row { owner, ..row }
     }
 
     fn row_of(
@@ -299,6 +304,7 @@ impl TableSource<'_> {
             key,
             name,
             place,
+            owner: None,
             live_bytes: sums.live_bytes,
             growth_bytes: grown(before),
             since_bytes: grown(zero),

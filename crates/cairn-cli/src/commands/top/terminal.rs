@@ -87,6 +87,7 @@ impl Terminal {
             Look::Reversed => Style::new().invert(),
             Look::Grown => colored(AnsiColor::Red),
             Look::Shrunk => colored(AnsiColor::Green),
+            Look::Library => colored(AnsiColor::Cyan),
         }
     }
 }
