@@ -326,7 +326,7 @@ fn flames_fill_their_row_and_names_cannot_leave_their_element() {
         "{frames:?}"
     );
     let with_class = |class: &str| svg.matches(&format!("<rect class=\"{class}\" width=\"100%\"")).count();
-    assert_eq!((with_class("mine"), with_class("all")), (4, 1));
+    assert_eq!((with_class("mine"), with_class("all")), (5, 1));
     assert!(svg.contains(">your code</text>") && !svg.contains(">other libraries</text>"));
     assert!(svg.contains("@media (prefers-color-scheme: dark)"));
     let folded = questions.folded(Cost::Allocated);
