@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::names::Names;
+use cairn_analysis::names::AddressNames;
 use cairn_analysis::player::{Event, Filter, Player as Replay, Tables, What};
 use cairn_format::recording::{CounterKind, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, control};
 use cairn_recording::{
@@ -588,7 +588,7 @@ fn follow(path: &Path, write: &mut dyn FnMut() -> bool) -> Vec<i64> {
     let mut marks = Vec::new();
     let mut times = Vec::new();
     let mut has_more = true;
-    let mut sink = |event: &Event, _: &dyn Tables, _: Option<&mut Names>| {
+    let mut sink = |event: &Event, _: &dyn Tables, _: Option<&mut AddressNames>| {
         times.push(event.nanos);
         if let What::Mark { value: MarkValue::Integer(number), .. } = event.what {
             marks.push(number);

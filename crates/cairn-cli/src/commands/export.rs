@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::heap::{Cost, Questions, Scope};
-use cairn_analysis::names::Names;
+use cairn_analysis::names::AddressNames;
 use cairn_analysis::player::{Filter, PlayError, Player};
 use cairn_analysis::source::{HeapSource, ReadDetail, SourceHeap, TimePoint, TimeSpan};
 use cairn_exchange::import::{Kind, event_source, live_blocks};
@@ -388,7 +388,7 @@ impl Export {
         progress.now("reading the marks");
         let mut player = Player::open(file.path()).map_err(problem)?;
         let most_marks = if self.list.full { usize::MAX } else { marks::MOST_MARKS };
-        let mut names = self.input.source_options().symbols.map(Names::new);
+        let mut names = self.input.source_options().symbols.map(AddressNames::new);
         let mut found =
             marks::read(&mut player, &Filter::default(), names.as_mut(), most_marks).map_err(problem)?;
         found.profile.title.clone_from(&name);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cairn_analysis::names::{Names, named_frames};
+use cairn_analysis::names::{AddressNames, named_frames};
 use cairn_analysis::player::{Event, Filter, PlayError, PlayedFrame, Player, Tables, What};
 use cairn_format::Hexadecimal;
 
@@ -50,7 +50,7 @@ pub struct Marks {
 pub fn read(
     player: &mut Player,
     filter: &Filter,
-    names: Option<&mut Names>,
+    names: Option<&mut AddressNames>,
     most_marks: usize,
 ) -> Result<Marks, PlayError> {
     let mut builder = MarkProfileBuilder { most_marks, ..MarkProfileBuilder::default() };
@@ -90,7 +90,7 @@ impl MarkProfileBuilder {
         &mut self,
         event: &Event,
         tables: &dyn Tables,
-        mut names: Option<&mut Names>,
+        mut names: Option<&mut AddressNames>,
     ) -> Option<u32> {
         let mut stack = None;
         for frame in event.frames(tables).iter().rev() {
@@ -100,7 +100,7 @@ impl MarkProfileBuilder {
         stack
     }
 
-    fn event(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut Names>) {
+    fn event(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut AddressNames>) {
         let module_name =
             |index: usize| tables.modules().get(index).map_or("?", |module| module.name()).to_owned();
         let text = match &event.what {
@@ -140,7 +140,7 @@ impl MarkProfileBuilder {
         })
     }
 
-    fn location(&mut self, frame: PlayedFrame, tables: &dyn Tables, names: Option<&mut Names>) -> u32 {
+    fn location(&mut self, frame: PlayedFrame, tables: &dyn Tables, names: Option<&mut AddressNames>) -> u32 {
         if let Some(&known) = self.locations.get(&frame) {
             return known;
         }
