@@ -173,7 +173,11 @@ fn project_file_is_found_upwards_and_checked() {
 
     recorded.write(".cairn.toml", "wrapper = []\n");
     for command in ["report", "flame", "export", "top"] {
-        let options: &[&str] = if command == "top" { &["--once"] } else { &["-o", "/dev/null"] };
+        let options: &[&str] = match command {
+            "top" => &["--once"],
+            "export" => &["--format", "pprof", "-o", "/dev/null"],
+            _ => &["-o", "/dev/null"],
+        };
         let output = recorded.output(command, options);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{command}: {errors}");

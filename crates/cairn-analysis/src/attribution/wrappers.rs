@@ -177,23 +177,12 @@ fn paths(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<Path> {
     used.sort_unstable_by(|a, b| b.cmp(a));
     used.truncate(MOST_STACKS);
     let stacks: Vec<u32> = used.iter().map(|&(_, _, stack)| stack).collect();
-    let ends = names.ends(&stacks);
-    let mut paths: Vec<Path> = used
-        .into_iter()
-        .zip(ends)
-        .filter(|(_, end)| !names.is_folded(names.at_position(*end)))
-        .map(|((allocations, bytes, _), end)| Path { positions: vec![end], passed: 0, allocations, bytes })
-        .collect();
-    for _ in 0..FRAMES_OUTSIDE + MOST_LEVELS {
-        let outermost: Vec<Position> =
-            paths.iter().filter_map(|path| path.positions.last().copied()).collect();
-        names.find_callers(&outermost);
-        for path in &mut paths {
-            let caller = path.positions.last().and_then(|&position| names.caller(position));
-            path.positions.extend(caller);
-        }
-    }
-    paths
+    let positions = names.first_positions(&stacks, 1 + FRAMES_OUTSIDE + MOST_LEVELS);
+    used.into_iter()
+        .zip(positions)
+        .filter(|(_, positions)| !positions.is_empty())
+        .map(|((allocations, bytes, _), positions)| Path { positions, passed: 0, allocations, bytes })
+        .collect()
 }
 
 /// The functions at the ends of the paths.
