@@ -638,8 +638,7 @@ impl HeapSource {
                 }
                 HeapFilter::Size(range) => {
                     self.check(Question::Sizes)?;
-                    let known = sizes.take().unwrap_or_else(|| range.clone());
-                    sizes = Some(*known.start().min(range.start())..=*known.end().max(range.end()));
+                    sizes = Some(filter::widest(sizes, range));
                 }
             }
         }

@@ -1,11 +1,11 @@
-// The recording as the views ask for it: what each call, size and thread costs, in all or in a stretch of time.
+// The recording as the views need it: the cost of each call, size and thread, in all or in a stretch of time.
 //
 // The calls are those of a shape: the recorded tree with what is folded, focused or collapsed in it.
 
 import { foldedShape, recordedShape, rowNumber, stepped } from './shape.js';
 import { Owners } from './owners.js';
 
-/** What can be measured. `column` is what the recording's own sums are called, `slice` the column of slices. */
+/** The metrics. `column` names the sums of the recording, `slice` the column of slices. */
 export const METRICS = [
   { id: 'peak', name: 'Held at the peak', isBytes: true, column: 'peak_bytes', slice: null },
   { id: 'held', name: 'Held at the end', isBytes: true, column: 'leaked_bytes', slice: null },
@@ -15,7 +15,7 @@ export const METRICS = [
   { id: 'temporary', name: 'Temporary', isBytes: false, column: 'temporary', slice: 'slice_temporary' },
 ];
 
-/** Only what a program that exited did not free is leaked; else it is alive. */
+/** Blocks are leaked only if their program exited without freeing them; else they are alive. */
 export function nameUnfreed(isLeaked) {
   METRICS.find((metric) => metric.id === 'leaked').name = isLeaked ? 'Leaked' : 'Alive, not freed';
 }
@@ -217,7 +217,7 @@ export class Model {
     return this.kinds[this.functions[call]] > 2 ? -1 : this.shape.sources[call];
   }
 
-  /** What names a function in an address: the same in each version of a recording, whatever numbers its functions have there. */
+  /** The key of a function in an address: the same in each version of a recording, whatever the number of the function. */
   key(f) {
     if (!this.keys.has(f)) this.keys.set(f, hashOf(`${this.names[f]}\0${this.modulePaths[f]}`).toString(36));
     return this.keys.get(f);
@@ -244,7 +244,7 @@ export class Model {
     return f < 0 ? '' : this.moduleNames[f] || 'no module';
   }
 
-  /** Rows of slices: each one's row and slice. */
+  /** The row and the slice of each entry. */
   slices() {
     if (!this.sliceRows) {
       const rows = this.content.column('slice_row_step', Uint32Array);
@@ -293,7 +293,7 @@ export class Model {
     return { isExact: false, slice: best + 1, nanos: (best + 1) * slices.nanos };
   }
 
-  /** What each row of a kind costs by itself. */
+  /** The own cost of each row of a kind. */
   own(kind, metric, range) {
     const key = `${kind} ${metric.id} ${range || ''}`;
     if (!this.values.has(key)) {
@@ -340,7 +340,7 @@ export class Model {
     return this.retained('listed', metric, range, (own) => moved(own, this.listed, this.calls));
   }
 
-  /** What goes through each call. */
+  /** The cost of each call with its callees. */
   totals(metric, range) {
     return this.retained('totals', metric, range, (own) => summed(moved(own, this.shape.places, this.calls), this.parents));
   }
@@ -351,7 +351,7 @@ export class Model {
     return this.retained('whole', metric, range, (own) => summed(moved(own, this.whole.places, this.whole.calls), this.whole.parents));
   }
 
-  /** By function: itself, with all that it calls, and its costliest call as it was recorded. Recursion counts once, and folded calls not. */
+  /** Costs by function: own, with callees, and its costliest recorded call. Recursion counts once, and folded calls not. */
   byFunction(metric, range) {
     return this.retained('functions', metric, range, (ownOfRecorded) => {
       const { calls, depths, functions, isFolded, sources } = this.whole;
@@ -379,7 +379,7 @@ export class Model {
     });
   }
 
-  /** What the first search and the first range of time need, made when there is time for it: after the first picture. */
+  /** Computes tables for the first search and the first range of time, after the first picture. */
   prepare() {
     if (!this.lowerNames) {
       // What was not recorded is found by what it represents.
@@ -388,7 +388,7 @@ export class Model {
     }
   }
 
-  /** Which functions match: a part of the name or of the module's name, in small or capital letters. */
+  /** Finds functions by a part of their name or of their module's name, in small or capital letters. */
   search(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return null;
@@ -400,7 +400,7 @@ export class Model {
     return found;
   }
 
-  /** What goes through functions that match, each stack once. */
+  /** The cost of all stacks through functions that match, each stack once. */
   matchedTotal(found, metric, range) {
     const totals = this.wholeTotals(metric, range);
     const { calls, depths, functions } = this.whole;

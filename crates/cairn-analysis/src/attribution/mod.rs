@@ -182,7 +182,7 @@ pub(crate) struct FrameFacts<'a> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Verdict {
     pub(crate) owner: Owner,
-    /// The frame is folded in every stack.
+    /// The frame is folded in every stack, because of its owner.
     pub(crate) is_folded: bool,
     /// The user asked for it to be hidden.
     pub(crate) is_hidden: bool,
@@ -271,12 +271,7 @@ impl Attribution {
         if is_in_focus || matches(&rules.mine) {
             verdict = Verdict { is_settled: true, is_in_focus, ..Verdict::of(Owner::mine()) };
         }
-        if matches(&rules.hidden) {
-            (verdict.is_hidden, verdict.is_folded) = (true, true);
-        }
-        if rules.internals {
-            verdict.is_folded = false;
-        }
+        verdict.is_hidden = matches(&rules.hidden);
         verdict
     }
 

@@ -172,13 +172,13 @@ fn users_decide_before_the_tables() {
     assert_eq!(owner_text(&verdict("f", "/home/me/app/src/a.c")), "mine");
     assert_eq!(owner_text(&verdict("f", "/home/me/applet/src/a.c")), "library applet");
     let hidden = verdict("f", "/home/me/app/generated/a.c");
-    assert!(hidden.is_hidden && hidden.is_folded && hidden.owner.kind == OwnerKind::Mine);
+    assert!(hidden.is_hidden && !hidden.is_folded && hidden.owner.kind == OwnerKind::Mine);
 }
 
 #[test]
 fn internals_fold_nothing() {
     let attribution = Attribution::new(&Stacks::new(), Folding::none());
     let verdict = attribution.verdict(&FrameFacts { module: None, ..facts("malloc", "", 0) });
-    assert!(!verdict.is_folded);
+    assert_eq!(verdict.owner.kind, OwnerKind::Allocator);
     assert_eq!(attribution.rank(verdict.owner.kind), 0);
 }

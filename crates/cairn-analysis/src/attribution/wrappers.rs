@@ -93,6 +93,8 @@ struct Candidate {
     /// Calls of stacks in which it is not the end.
     goes_on: u64,
     callers: BTreeSet<FunctionId>,
+    /// The user said of a caller that it is none: then it is to be named.
+    has_settled_caller: bool,
 }
 
 impl Candidate {
@@ -109,7 +111,7 @@ pub(crate) fn find(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<FoundWra
     let mut nested: BTreeMap<FunctionId, u64> = BTreeMap::new();
     // Named like a wrapper, but called by one function only, which may be a wrapper itself.
     let mut inner: BTreeMap<FunctionId, FunctionId> = BTreeMap::new();
-    for _ in 0..MOST_LEVELS {
+    for level in 0..MOST_LEVELS {
         let candidates = candidates(&paths, names);
         let mut wrappers: BTreeSet<FunctionId> = BTreeSet::new();
         for (&function, candidate) in &candidates {
@@ -118,12 +120,16 @@ pub(crate) fn find(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<FoundWra
                 continue;
             }
             match candidate.callers.iter().collect::<Vec<_>>()[..] {
+                [_] if candidate.has_settled_caller => drop(wrappers.insert(function)),
                 [caller] if *caller != function => drop(inner.insert(function, *caller)),
                 ref callers if callers.len() >= LEAST_CALLERS_BY_NAME => drop(wrappers.insert(function)),
                 _ => {}
             }
         }
-        wrappers.extend(by_behaviour(&paths, names, &candidates, &wrappers));
+        // What calls a wrapper and nothing else is more often a constructor than a wrapper.
+        if level == 0 {
+            wrappers.extend(by_behaviour(&paths, names, &candidates, &wrappers));
+        }
         let passed = |path: &Path| {
             let function = path.at(0).map(|position| names.function_at(position));
             function.filter(|function| wrappers.contains(function) || inner.contains_key(function))
@@ -171,23 +177,12 @@ fn paths(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<Path> {
     used.sort_unstable_by(|a, b| b.cmp(a));
     used.truncate(MOST_STACKS);
     let stacks: Vec<u32> = used.iter().map(|&(_, _, stack)| stack).collect();
-    let ends = names.ends(&stacks);
-    let mut paths: Vec<Path> = used
-        .into_iter()
-        .zip(ends)
-        .filter(|(_, end)| !names.is_folded(names.at_position(*end)))
-        .map(|((allocations, bytes, _), end)| Path { positions: vec![end], passed: 0, allocations, bytes })
-        .collect();
-    for _ in 0..FRAMES_OUTSIDE + MOST_LEVELS {
-        let outermost: Vec<Position> =
-            paths.iter().filter_map(|path| path.positions.last().copied()).collect();
-        names.find_callers(&outermost);
-        for path in &mut paths {
-            let caller = path.positions.last().and_then(|&position| names.caller(position));
-            path.positions.extend(caller);
-        }
-    }
-    paths
+    let positions = names.first_positions(&stacks, 1 + FRAMES_OUTSIDE + MOST_LEVELS);
+    used.into_iter()
+        .zip(positions)
+        .filter(|(_, positions)| !positions.is_empty())
+        .map(|((allocations, bytes, _), positions)| Path { positions, passed: 0, allocations, bytes })
+        .collect()
 }
 
 /// The functions at the ends of the paths.
@@ -197,7 +192,10 @@ fn candidates(paths: &[Path], names: &Names<'_>) -> BTreeMap<FunctionId, Candida
         let Some(end) = path.at(0).filter(|&end| may_be_a_wrapper(names, end)) else { continue };
         let candidate = candidates.entry(names.function_at(end)).or_default();
         candidate.ends.add(path);
-        candidate.callers.extend(path.at(1).map(|caller| names.function_at(caller)));
+        if let Some(caller) = path.at(1) {
+            candidate.callers.insert(names.function_at(caller));
+            candidate.has_settled_caller |= names.verdict(names.at_position(caller)).is_settled;
+        }
     }
     for path in paths {
         let end = path.at(0).map(|end| names.function_at(end));

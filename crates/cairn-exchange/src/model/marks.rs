@@ -10,8 +10,8 @@ use cairn_format::Hexadecimal;
 
 use crate::model::profile::{Column, Function, Line, Location, Module, Profile, Sample, Stack, Unit};
 
-/// Maximum marks to store individually; of more, only the sums.
-const MOST_MARKS: usize = 2_000_000;
+/// Usual maximum of marks to store individually; of more, only the sums.
+pub const MOST_MARKS: usize = 2_000_000;
 
 /// A mark, or the load or unload of a module.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,7 +41,8 @@ pub struct Marks {
     pub left_out: u64,
 }
 
-/// Plays the marks that pass the filter. Without `names`, frames are modules with offsets.
+/// Plays the marks that pass the filter, and stores up to `most_marks` of them individually.
+/// Without `names`, frames are modules with offsets.
 ///
 /// # Errors
 ///
@@ -50,8 +51,9 @@ pub fn read(
     player: &mut Player,
     filter: &Filter,
     names: Option<&mut AddressNames>,
+    most_marks: usize,
 ) -> Result<Marks, PlayError> {
-    let mut builder = MarkProfileBuilder::default();
+    let mut builder = MarkProfileBuilder { most_marks, ..MarkProfileBuilder::default() };
     builder.result.profile.columns =
         vec![Column { name: "marks".into(), unit: Unit::Count, title: "Marks".into() }];
     player.play(filter, names, &mut |event, tables, names| {
@@ -69,6 +71,7 @@ pub fn read(
 #[derive(Default)]
 pub(crate) struct MarkProfileBuilder {
     result: Marks,
+    most_marks: usize,
     modules: HashMap<Arc<str>, u32>,
     functions: HashMap<Function, u32>,
     locations: HashMap<PlayedFrame, u32>,
@@ -115,7 +118,7 @@ impl MarkProfileBuilder {
             });
             samples[index].values[0] += 1;
         }
-        if self.result.marks.len() >= MOST_MARKS {
+        if self.result.marks.len() >= self.most_marks {
             self.result.left_out += 1;
             return;
         }

@@ -51,9 +51,11 @@ impl Names<'_> {
     /// True when the frame is left out of stacks.
     #[must_use]
     pub fn is_folded(&self, line: LineId) -> bool {
-        if self.folding().rules().internals {
-            return false;
-        }
+        !self.folding().rules().internals && (self.verdict(line).is_hidden || self.is_folded_by_owner(line))
+    }
+
+    /// The same without what the user hides, which changes no owner.
+    fn is_folded_by_owner(&self, line: LineId) -> bool {
         let verdict = self.verdict(line);
         let is_interpreter = self.has_interpreted && verdict.owner.kind == OwnerKind::Interpreter;
         verdict.is_folded || is_interpreter || self.is_wrapper_by_recording(line)
@@ -105,20 +107,39 @@ impl Names<'_> {
     ///
     /// It is at the frame of [`askers`](Self::askers), or further in, in a library.
     pub fn ends(&mut self, stacks: &[u32]) -> Vec<Position> {
-        let is_left_out = |names: &Self, line, is_start| is_start || names.is_folded(line);
-        self.best(
-            stacks,
-            move |names, line, is_start| {
-                if is_left_out(names, line, is_start) { 1 + names.rank(line, is_start) } else { 0 }
-            },
-        )
+        self.best(stacks, |names, line, is_start| {
+            let is_left_out = is_start || names.is_folded(line);
+            if is_left_out { 1 + names.rank(line, is_start) } else { 0 }
+        })
+    }
+
+    /// The first positions of a stack, innermost first, that are not folded because of their owner.
+    ///
+    /// The names of more frames outwards are found for all stacks together.
+    pub(crate) fn first_positions(&mut self, stacks: &[u32], most: usize) -> Vec<Vec<Position>> {
+        let ends = self.best(stacks, |names, line, _| u8::from(names.is_folded_by_owner(line)));
+        let start = |end: Position| match self.is_folded_by_owner(self.at_position(end)) {
+            true => Vec::new(),
+            false => vec![end],
+        };
+        let mut all: Vec<Vec<Position>> = ends.into_iter().map(start).collect();
+        for _ in 1..most {
+            let outermost: Vec<Position> =
+                all.iter().filter_map(|positions| positions.last().copied()).collect();
+            self.find_callers(&outermost);
+            for positions in &mut all {
+                let last = positions.last().copied();
+                positions.extend(last.and_then(|last| self.caller_by(last, Self::is_folded_by_owner)));
+            }
+        }
+        all
     }
 
     /// The rank of a line as the name of a row; the smallest is the best.
     fn rank(&self, line: LineId, is_start: bool) -> u8 {
         match self.verdict(line) {
             _ if is_start => OwnerKind::Runtime as u8,
-            verdict if verdict.is_hidden && verdict.is_folded => RANK_OF_HIDDEN,
+            verdict if verdict.is_hidden && !self.folding().rules().internals => RANK_OF_HIDDEN,
             _ => self.attribution.rank(self.owner_kind(line)),
         }
     }
@@ -187,11 +208,15 @@ impl Names<'_> {
     /// The names of the whole stack must have been found.
     #[must_use]
     pub fn caller(&self, position: Position) -> Option<Position> {
-        let mut inner_is_folded = self.is_folded(self.at_position(position));
+        self.caller_by(position, Self::is_folded)
+    }
+
+    fn caller_by(&self, position: Position, is_folded: impl Fn(&Self, LineId) -> bool) -> Option<Position> {
+        let mut inner_is_folded = is_folded(self, self.at_position(position));
         let mut next = self.next_outer(position);
         while let Some(outer) = next {
             let line = self.at_position(outer);
-            let is_folded = self.is_folded(line);
+            let is_folded = is_folded(self, line);
             next = self.next_outer(outer);
             // The outermost frame, `_start`, has no name in programs without symbols.
             let is_start = next.is_none() && inner_is_folded && !self.function_of(line).is_named;

@@ -187,7 +187,7 @@ fn stacks_of(filters: &[HeapFilter], names: &mut Names<'_>) -> Option<Vec<bool>>
         match filter {
             HeapFilter::Function(pattern) => functions.push(pattern.clone()),
             HeapFilter::Module(pattern) => modules.push(pattern.clone()),
-            // Refused when the command begins.
+            // The sums are of such blocks already.
             HeapFilter::Thread(_) | HeapFilter::Size(_) => {}
         }
     }
@@ -316,8 +316,8 @@ impl TableSource<'_> {
     }
 
     fn threads(&self) -> Vec<Row> {
-        // Which of a thread's memory a filter counts is not known.
-        if !self.filters.is_empty() {
+        // The memory of a thread that comes from some stacks alone is not known.
+        if !self.filters.iter().all(HeapFilter::is_of_blocks) {
             return Vec::new();
         }
         let threads = self.about.threads.iter().zip(&self.profile.threads);
