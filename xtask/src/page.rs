@@ -12,8 +12,9 @@ const DRIVER: &str = "puppeteer-core@24";
 /// Debian calls it by the first name.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Tests the page's tree of calls without a browser, and the pages of `examples/pages.rs` in one. They are written to `target/browser/page`;
-/// `tests/browser/page.mjs` gets the arguments.
+/// Tests the page's tree of calls in node, and the pages of `examples/pages.rs` in a browser.
+///
+/// The pages are written to `target/browser/page`; `tests/browser/page.mjs` gets the arguments.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     check_arguments(arguments, &["--times", "--no-screens"], "page [--times] [--no-screens]")?;
     let browser = Browser::find()?;

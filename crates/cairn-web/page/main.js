@@ -7,8 +7,8 @@ import { ABSENT, Timeline } from './timeline.js';
 import { FunctionTable, ROWS, copyButton, sourceElement } from './tables.js';
 import { THREADS, showSizes, showLifetimes, showThreads, showModules } from './charts.js';
 import { limitOf, readState, writeState } from './state.js';
-import { stepsOf } from './shape.js';
-import { Steps, openedOf } from './steps.js';
+import { transformsOf } from './shape.js';
+import { Transforms, openedOf } from './transforms.js';
 
 /** The same words as in docs/book/reference/report.md, which has both definitions in full. */
 const TEMPORARY_NOTE = 'Frees in between, allocations of other threads and the thread that frees do not matter. heaptrack counts otherwise: '
@@ -40,10 +40,10 @@ export class Page {
       scroller: byId('scroller'), spacer: byId('spacer'), canvas: byId('flame'),
       onSelect: (branch) => this.showDetails(branch),
       onZoom: (branch) => this.set({ zoom: this.flame.path(branch).join('.') }, true),
-      onMenu: (branch, x, y) => this.steps.open(branch, x, y),
-      onRow: (branch) => this.steps.turnRow(branch),
+      onMenu: (branch, x, y) => this.transforms.open(branch, x, y),
+      onRow: (branch) => this.transforms.turnRow(branch),
     });
-    this.steps = new Steps({ page: this, box: byId('steps'), menu: byId('menu') });
+    this.transforms = new Transforms({ page: this, box: byId('transforms'), menu: byId('menu') });
     this.timeline = new Timeline({ canvas: byId('timeline'), content, onBrush: (range) => this.brushed(range) });
     this.table = new FunctionTable({
       table: byId('functions'), more: byId('more-functions'), model: this.model,
@@ -121,14 +121,14 @@ export class Page {
   /** Makes the tree of calls as the state says, where that is another one. */
   shapeCalls() {
     const { model, state } = this;
-    const wanted = [state.steps, state.opened, state.unfolded].join(' ');
+    const wanted = [state.transforms, state.opened, state.unfolded].join(' ');
     if (model.wanted !== wanted) {
       model.wanted = wanted;
-      if (wanted.trim() || model.isShaped) model.setShape(stepsOf(state.steps), openedOf(state.opened), state.unfolded !== '1');
+      if (wanted.trim() || model.isShaped) model.setShape(transformsOf(state.transforms), openedOf(state.opened), state.unfolded !== '1');
       model.isShaped = wanted.trim() !== '';
       this.table.order = null;
     }
-    this.steps.show();
+    this.transforms.show();
     byId('unfold').hidden = !model.hasFolded;
     this.showOwners();
   }
@@ -334,9 +334,9 @@ export class Page {
       const actions = element('button', { type: 'button', class: 'copy', id: 'actions', 'aria-haspopup': 'menu', title: 'Focus, merge, collapse, drop (a right click in the graph)' }, 'actions ▾');
       actions.addEventListener('click', () => {
         const place = actions.getBoundingClientRect();
-        this.steps.open(branch, place.left, place.bottom);
+        this.transforms.open(branch, place.left, place.bottom);
       });
-      if (this.steps.actionsOf(branch).length) facts.append(' · ', actions);
+      if (this.transforms.actionsOf(branch).length) facts.append(' · ', actions);
       facts.append(' · ', copyButton(names.map((name, i) => name + places[i]).join('\n'), 'the stack'));
       const part = this.host.onPart && !this.state.inverted && this.partOf(branch);
       if (part) facts.append(' · ', element('button', { type: 'button', class: 'copy', id: 'only-below', title: 'Ask for this part of the recording alone, with all that is in it', on: { click: () => this.host.onPart({ below: part, zoom: flame.path(branch).join('.') }) } }, 'only this part'));
@@ -509,7 +509,7 @@ export class Page {
     else if (event.key === '?') this.openTab('about');
     else if (event.key === 'Escape') this.flame.zoom(this.flame.tree.root);
     else if (number >= 1 && number <= METRICS.length) this.choose({ metric: METRICS[number - 1].id });
-    else if (this.steps.press(event.key)) event.stopPropagation();
+    else if (this.transforms.press(event.key)) event.stopPropagation();
     else return;
     event.preventDefault();
   }

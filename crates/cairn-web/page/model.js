@@ -1,8 +1,8 @@
 // The recording as the views need it: the cost of each call, size and thread, in all or in a stretch of time.
 //
-// The calls are those of a shape: the recorded tree with what is folded, focused or collapsed in it.
+// The calls are those of a shape: the recorded tree after folding and transforms.
 
-import { foldedShape, recordedShape, rowNumber, stepped } from './shape.js';
+import { foldedShape, recordedShape, rowNumber, transformed } from './shape.js';
 import { Owners } from './owners.js';
 
 /** The metrics. `column` names the sums of the recording, `slice` the column of slices. */
@@ -95,8 +95,8 @@ export class Model {
     this.owners.rank(this.recorded, callOwners, totals);
   }
 
-  /** Shows the calls after these steps; folded ones as rows, except those that are open, or as they are. */
-  setShape(steps, opened, hasFolds) {
+  /** Shows the calls after these transforms; folded ones as rows, except those that are open, or as they are. */
+  setShape(transforms, opened, hasFolds) {
     const known = {
       keyOf: (f) => this.key(f),
       moduleKeyOf: (f) => this.moduleKey(f),
@@ -106,7 +106,7 @@ export class Model {
       rowOf: (call) => this.rowCalls[call],
     };
     let shape = this.recorded;
-    for (const step of steps) shape = stepped(shape, step, known);
+    for (const transform of transforms) shape = transformed(shape, transform, known);
     /** Before anything is folded: lists are of this. */
     this.whole = shape;
     this.hasFolds = hasFolds;
@@ -153,7 +153,7 @@ export class Model {
     return this.shape.frames[call] > 0;
   }
 
-  /** What a call is labelled with. */
+  /** The label of a call. */
   callName(call) {
     const f = this.functions[call];
     const frames = this.shape.frames[call];
@@ -232,7 +232,7 @@ export class Model {
     return this.byKey.get(key);
   }
 
-  /** What names a module in an address. */
+  /** The key of a module in an address. */
   moduleKey(f) {
     const path = this.kinds[f] < 2 ? this.modulePaths[f] : null;
     if (!this.moduleKeys.has(path)) this.moduleKeys.set(path, path === null ? '' : hashOf(path).toString(36));
@@ -327,7 +327,7 @@ export class Model {
     return sums;
   }
 
-  /** What `make` makes of a metric in a range, once. */
+  /** Computes a value from the costs of a metric in a range, once. */
   retained(name, metric, range, make) {
     const key = `${name} ${metric.id} ${range || ''}`;
     const own = this.own('call', metric, range);
@@ -335,7 +335,7 @@ export class Model {
     return this.values.get(key);
   }
 
-  /** What is listed at each call: what it asked for, and what folded calls asked for on its behalf. */
+  /** The cost that is listed at each call: its own, and that of folded calls on its behalf. */
   listedOwn(metric, range) {
     return this.retained('listed', metric, range, (own) => moved(own, this.listed, this.calls));
   }
@@ -382,7 +382,7 @@ export class Model {
   /** Computes tables for the first search and the first range of time, after the first picture. */
   prepare() {
     if (!this.lowerNames) {
-      // What was not recorded is found by what it represents.
+      // Rows and collapsed modules are found by the functions in them.
       this.lowerNames = this.names.map((name, f) => (this.kinds[f] > 2 ? '' : name.toLowerCase()));
       this.lowerModules = this.moduleNames.map((name, f) => (this.kinds[f] > 2 ? '' : name.toLowerCase()));
     }

@@ -1,4 +1,4 @@
-// Whose calls are: the owners that the recording names, and the colour of each. cairn's own pictures have the same colours
+// The owners of calls, and the colour of each. cairn's own pictures have the same colours
 // (`cairn_analysis::attribution::colours`).
 
 /** Libraries with a colour of their own: the largest ones. */
@@ -23,7 +23,7 @@ export class Owners {
     this.libraries = [];
   }
 
-  /** Gives the largest libraries colours of their own, by what goes through their outermost calls. */
+  /** Gives the largest libraries colours of their own, by the cost of their outermost calls. */
   rank({ calls, parents }, callOwners, totals) {
     for (let call = 1; call < calls; call++) {
       const owner = callOwners[call];
@@ -39,7 +39,7 @@ export class Owners {
     return this.list[owner].text;
   }
 
-  /** The class of an owner's colour; empty for what is no function. */
+  /** The class of an owner's colour; empty if it is no function. */
   classOf(owner) {
     return this.classes[owner];
   }

@@ -1,10 +1,10 @@
 // The tree of calls as it is shown: folded, focused, collapsed. A shape says where each recorded call is shown, and every sum follows from
-// that: a step moves calls, and never a number. Nothing here knows names, colours or the document.
+// that: a transform moves calls, and never a number. Nothing here knows names, colours or the document.
 //
 // A tree is `functions` and `depths` of its calls, each call before those in it, call 0 being everything.
 
-/** What a reader can do to the tree. In an address a step is its id, `-`, and what it is done to. */
-export const STEPS = {
+/** The changes that a reader makes to the tree. An address has the id of a transform, `-`, and the key of its function, path or module. */
+export const TRANSFORMS = {
   ff: { name: 'focus on function', short: 'focus', of: 'function' },
   fs: { name: 'focus on this call and what it calls', short: 'only', of: 'path' },
   mf: { name: 'merge function into its callers', short: 'merged', of: 'function' },
@@ -13,20 +13,20 @@ export const STEPS = {
   df: { name: 'drop stacks with this function', short: 'dropped', of: 'function' },
 };
 
-const MOST_STEPS = 50;
+const MOST_TRANSFORMS = 50;
 
-/** The steps that an address names; what is no step is left out. */
-export function stepsOf(text) {
-  const steps = [];
-  for (const word of text.split('~').slice(0, MOST_STEPS)) {
+/** Parses the transforms of an address; other words are left out. */
+export function transformsOf(text) {
+  const transforms = [];
+  for (const word of text.split('~').slice(0, MOST_TRANSFORMS)) {
     const found = /^([a-z]{2})-([0-9a-z]+(?:\.[0-9a-z]+)*)$/.exec(word);
-    if (found && Object.hasOwn(STEPS, found[1])) steps.push({ id: found[1], key: found[2] });
+    if (found && Object.hasOwn(TRANSFORMS, found[1])) transforms.push({ id: found[1], key: found[2] });
   }
-  return steps;
+  return transforms;
 }
 
-export function stepsText(steps) {
-  return steps.slice(0, MOST_STEPS).map(({ id, key }) => `${id}-${key}`).join('~');
+export function transformsText(transforms) {
+  return transforms.slice(0, MOST_TRANSFORMS).map(({ id, key }) => `${id}-${key}`).join('~');
 }
 
 /** Parents and children, from the order and the depths alone. */
@@ -71,10 +71,10 @@ class ShapeBuilder {
     this.parents = [0];
     this.from = [0];
     this.frames = [0];
-    /** Calls that a step chose: they are shown. */
+    /** Calls that a transform chose: they are shown. */
     this.chosen = new Set();
     this.children = new Map();
-    /** By call of the shape before: what it became, and what those in it are put in; -1 where it is left out. */
+    /** By call of the shape before: the call it became, and the one that its callees are put in; -1 for a call that is left out. */
     this.to = new Int32Array(shape.calls).fill(-1);
     this.at = new Int32Array(shape.calls).fill(-1);
     this.at[0] = 0;
@@ -176,7 +176,7 @@ function focusFunction(shape, f) {
   return builder.finish();
 }
 
-/** What is called by way of one path. Folded calls may be missing in the path. */
+/** The calls below one path. Folded calls may be missing in the path. */
 function focusSubtree(shape, path, keyOf) {
   const builder = new ShapeBuilder(shape);
   builder.to[0] = -1;
@@ -248,10 +248,10 @@ function dropFunction(shape, f) {
 }
 
 /**
- * One step. `known` has what numbers mean: `keyOf(f)`, `moduleKeyOf(f)`, `functionOf(key)`, and `wholeModule(f)`, a function that
- * represents the module of `f`. A step that names what is not there changes nothing.
+ * One transform. `known` has the meaning of numbers: `keyOf(f)`, `moduleKeyOf(f)`, `functionOf(key)`, and `wholeModule(f)`, a function that
+ * represents the module of `f`. A transform changes nothing if the recording does not have its function or module.
  */
-export function stepped(shape, { id, key }, known) {
+export function transformed(shape, { id, key }, known) {
   if (id === 'fs') return focusSubtree(shape, key.split('.'), known.keyOf);
   if (id === 'cm') {
     const isInModule = (f) => known.moduleKeyOf(f) === key;
@@ -263,7 +263,7 @@ export function stepped(shape, { id, key }, known) {
   return { ff: focusFunction, mf: mergeFunction, cr: collapseRecursion, df: dropFunction }[id](shape, f);
 }
 
-/** The number of a folded row: what leads to it without folded calls, and its own key. An address with some of them stays short. */
+/** Computes the number of a folded row from the keys of the calls outside of it that are not folded, and its own key. */
 export function rowNumber(keys) {
   let number = 0;
   for (const key of keys) number = pathNumber(number, key);
@@ -286,7 +286,7 @@ const OPEN = 3;
  * begins with; `rowOf(call)` is the call of the recording that names the cost of another one in lists; `opened` holds the numbers of
  * the rows that are open.
  *
- * Two runs have no row: what leads to the outermost call that is not folded, and an allocator's calls at the end of a stack. Their
+ * Two runs have no row: the calls that lead to the outermost one that is not folded, and an allocator's calls at the end of a stack. Their
  * memory is shown at the call that is left.
  */
 export function foldedShape(shape, opened, { keyOf, foldOf, rowOf }) {

@@ -1,7 +1,7 @@
 // The state of the page, in the part of the address behind `#`: a link, or going back, restores it.
 
 const DEFAULTS = {
-  metric: '', view: 'icicle', inverted: '', steps: '', opened: '', unfolded: '', zoom: '', search: '', range: '', tab: 'functions', sort: '', theme: '',
+  metric: '', view: 'icicle', inverted: '', transforms: '', opened: '', unfolded: '', zoom: '', search: '', range: '', tab: 'functions', sort: '', theme: '',
   // Of the served page only: which recording, compared with which, in which stretches, drawn how wide; which part of it; whether it is paused.
   recording: '', against: '', before: '', after: '', width: 'both', live: '',
   below: '', thread: '', size: '', function: '', module: '', from: '', to: '',

@@ -9,7 +9,7 @@ function multiples(most, step) {
   return ticks;
 }
 
-/** 1, 2 or 5 times a power of ten that divides a range into at most so many parts. */
+/** 1, 2 or 5 times a power of ten that divides a range into at most this many parts. */
 function roundStep(most, parts) {
   const rough = most / Math.max(1, parts);
   const magnitude = 10 ** Math.floor(Math.log10(rough));
@@ -17,7 +17,7 @@ function roundStep(most, parts) {
   return factor * magnitude;
 }
 
-/** From 0 to at most `most`, in at most so many parts. */
+/** From 0 to at most `most`, in at most this many parts. */
 export function roundTicks(most, parts) {
   // A tenth is no number of a computer: each tick is rounded to its digits.
   return most > 0 ? multiples(most, roundStep(most, parts)).map((tick) => Number(tick.toPrecision(12))) : [0];

@@ -220,7 +220,7 @@ impl Growing {
     }
 
     fn add(&mut self, names: &Names<'_>, askers: &Askers, place: Position, is_whole: bool) -> u32 {
-        // What is left out of a part of a stack belongs to its innermost frame that is not folded.
+        // The merged part of a stack belongs to its innermost frame that is not folded.
         let is_folded = names.is_folded(names.at_position(place));
         let shown = match place {
             place if is_whole => Some(place),

@@ -33,7 +33,7 @@ const MODULES: [Module; 13] = [
     ("tables.js", include_str!("../page/tables.js")),
     ("charts.js", include_str!("../page/charts.js")),
     ("state.js", include_str!("../page/state.js")),
-    ("steps.js", include_str!("../page/steps.js")),
+    ("transforms.js", include_str!("../page/transforms.js")),
     ("main.js", include_str!("../page/main.js")),
 ];
 

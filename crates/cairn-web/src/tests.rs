@@ -43,7 +43,7 @@ fn paths(frames: &Frames, names: &Names<'_>, cost: Cost) -> BTreeMap<Vec<String>
             if node.callee == Callee::Root { Vec::new() } else { of_nodes[node.parent as usize].clone() };
         of_nodes.push(outer.into_iter().chain((!node.is_folded).then_some(name)).collect());
     }
-    // What goes through a folded call goes through the one outside of it.
+    // The cost of a folded call is that of the one outside of it.
     let mut paths = BTreeMap::new();
     for ((path, total), node) in of_nodes.into_iter().zip(totals).zip(&frames.nodes) {
         if total > 0 && !node.is_folded {

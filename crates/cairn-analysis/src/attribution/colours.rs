@@ -1,8 +1,9 @@
 //! The colours of owners in pictures: the same on the page and in flame graphs, light and dark.
 //!
-//! The tests check what the choice rests on: every text on them has the contrast that WCAG asks
-//! for, and any two are apart for readers who see all colours and for those who do not see red,
-//! green or blue. More shades of libraries would not be: three have their own, the others share one.
+//! The tests check the reasons of the choice: text on each fill has the contrast that WCAG
+//! requires, and any two fills are apart for readers who see all colours, and for those who do not
+//! see red, green or blue. More than eight would not be: three libraries have their own colour, and
+//! the others share one.
 
 use std::fmt::Write;
 

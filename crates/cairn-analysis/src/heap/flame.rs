@@ -2,9 +2,9 @@
 //! tools draw from.
 //!
 //! The file needs nothing else: the layout is in it, so that it is right where no script runs (in a
-//! viewer, in a mail); the script in it fits it to the window, zooms and searches. Widths are memory
-//! or calls, heights are calls deep, `main` at the bottom. Places across are parts of the whole, and
-//! those down are pixels: a row is as high as its text, whatever the width.
+//! viewer, in a mail); the script in it fits it to the window, zooms and searches. Widths are
+//! memory or calls, heights are calls deep, `main` at the bottom. Horizontal places are parts of
+//! the whole, vertical ones are pixels: a row is as high as its text, whatever the width.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

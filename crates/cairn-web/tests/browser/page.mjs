@@ -407,7 +407,7 @@ async function folds() {
   await page.close();
 }
 
-async function steps() {
+async function transforms() {
   const page = await open('owned');
   const select = (label) => page.evaluate((wanted) => {
     const { flame } = globalThis.cairnPage;
@@ -417,7 +417,7 @@ async function steps() {
     await page.keyboard.press(key);
     await settle(page);
   };
-  const crumbs = () => page.$$eval('#steps button:not(#undo-step)', (buttons) => buttons.map((button) => button.textContent));
+  const crumbs = () => page.$$eval('#transforms button:not(#undo-transform)', (buttons) => buttons.map((button) => button.textContent));
   // A right click offers what can be done, arrows walk, and Enter does it.
   await page.mouse.click(...await placeOf(page, 'shop::report(Month)'), { button: 'right' });
   assert.equal(await page.$eval('#menu', (menu) => menu.hidden), false);
@@ -443,14 +443,14 @@ async function steps() {
   assert.equal(await drawnKib(again), 3);
   assert.deepEqual(again.complaints, []);
   await again.close();
-  // Undo by key, by the steps, and by going back.
+  // Undo by key, by the breadcrumb, and by going back.
   await press('z');
   assert.equal(await drawnKib(page), 7);
-  await page.click('#steps button');
+  await page.click('#transforms button');
   await settle(page);
   assert.equal(await drawnKib(page), 63);
-  assert.equal(await page.$eval('#steps', (box) => box.hidden), true);
-  // The other steps keep everything.
+  assert.equal(await page.$eval('#transforms', (box) => box.hidden), true);
+  // The other transforms keep everything.
   for (const [label, key, gone] of [['parse_value', 'R', 2], ['parse_value', 'M', 0], ['json_load', 'C', 0], ['json_load', 'S', -1]]) {
     await select(label);
     await press(key);
@@ -464,7 +464,7 @@ async function steps() {
   assert.deepEqual(page.complaints, []);
   await page.close();
   // Steps of a stranger.
-  for (const bad of ['#steps=ff-zzzz~cm-1~fs-a.b', `#steps=${'ff-a~'.repeat(3000)}`, '#steps=__proto__-a&opened=zzzzzzz.<img>.-1&unfolded=<b>']) {
+  for (const bad of ['#transforms=ff-zzzz~cm-1~fs-a.b', `#transforms=${'ff-a~'.repeat(3000)}`, '#transforms=__proto__-a&opened=zzzzzzz.<img>.-1&unfolded=<b>']) {
     const strange = await open('owned', { hash: bad });
     assert.deepEqual(strange.complaints, [], bad.slice(0, 60));
     await strange.close();
@@ -616,7 +616,7 @@ if (switches.includes('--times')) {
   }
   await run('names of a hostile author are text everywhere', hostile);
   await run('folded frames are rows that open', folds);
-  await run('the tree is focused, merged, collapsed and undone', steps);
+  await run('the tree is focused, merged, collapsed and undone', transforms);
   await run('what was left out is shown, and no sum misses it', pruned);
   await run('facts that an imported file lacks are named', imported);
   if (!switches.includes('--no-screens')) await run('nothing sticks out at 360, 1280 and 3840 pixels', screens);

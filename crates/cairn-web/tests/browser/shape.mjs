@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 
 // Modules of the page are scripts of a browser: without a package that says so, node reads them by their text.
 const load = (name) => import(`data:text/javascript;base64,${readFileSync(new URL(`../../page/${name}`, import.meta.url)).toString('base64')}`);
-const { STEPS, stepsOf, stepsText, recordedShape, stepped, foldedShape, rowNumber } = await load('shape.js');
+const { TRANSFORMS, transformsOf, transformsText, recordedShape, transformed, foldedShape, rowNumber } = await load('shape.js');
 const { roundTicks, byteTicks, timeTicks } = await load('ticks.js');
 
 /** A tree as text: two blanks a level, `name own`; a name in brackets is folded, in braces folded and an allocator's. */
@@ -75,7 +75,7 @@ function drawn(of, shape) {
 }
 
 const text = (lines) => lines.map((line) => line.replace(/^\| ?/, '')).join('\n');
-const step = (of, id, key) => stepped(of.shape, { id, key }, of.known);
+const changed = (of, id, key) => transformed(of.shape, { id, key }, of.known);
 
 const PROGRAM = tree(`
 main 1
@@ -91,7 +91,7 @@ other 256
   load 512
 `);
 
-const STEP_CASES = [
+const TRANSFORM_CASES = [
   ['ff', 'load', 'load 638\n  parse 124\n    node 56\n      parse 48\n        node 32\n    lex 64', 385],
   // The outermost call of it is where stacks begin: the inner one stays inside.
   ['ff', 'parse', 'parse 252\n  node 56\n    parse 48\n      node 32\n  lex 64', 771],
@@ -108,9 +108,9 @@ const STEP_CASES = [
 ];
 
 const tests = {
-  'each step makes the tree that its name says'() {
-    for (const [id, key, expected, leftOut] of STEP_CASES) {
-      const shape = step(PROGRAM, id, key);
+  'each transform makes the tree that its name says'() {
+    for (const [id, key, expected, leftOut] of TRANSFORM_CASES) {
+      const shape = changed(PROGRAM, id, key);
       assert.equal(drawn(PROGRAM, shape), expected, `${id} ${key}`);
       assert.equal(sums(PROGRAM, shape).leftOut, leftOut, `${id} ${key}`);
     }
@@ -145,41 +145,41 @@ const tests = {
 
   'a path of a focus may leave out folded calls'() {
     const of = tree('main\n  [sort]\n    [introsort]\n      less 7\n      swap 3');
-    assert.equal(drawn(of, step(of, 'fs', 'main.less')), 'less 7');
-    assert.equal(drawn(of, step(of, 'fs', 'main.sort.introsort.less')), 'less 7');
-    assert.equal(drawn(of, step(of, 'fs', 'less')), '');
+    assert.equal(drawn(of, changed(of, 'fs', 'main.less')), 'less 7');
+    assert.equal(drawn(of, changed(of, 'fs', 'main.sort.introsort.less')), 'less 7');
+    assert.equal(drawn(of, changed(of, 'fs', 'less')), '');
     // A folded call that was chosen is shown.
-    const focused = step(of, 'ff', 'introsort');
+    const focused = changed(of, 'ff', 'introsort');
     assert.equal(drawn(of, foldedShape(focused, new Set(), of.known)), 'introsort 10\n  less 7\n  swap 3');
   },
 
-  'steps survive an address, and nonsense in one is no step'() {
-    const steps = [{ id: 'ff', key: 'a1' }, { id: 'fs', key: 'a1.zz.0' }, { id: 'cm', key: 'q' }];
-    assert.deepEqual(stepsOf(stepsText(steps)), steps);
-    for (const text of ['', '~', 'ff', 'ff-', 'xx-a', 'ff-A', 'fs-a..b', '__proto__-a', 'constructor-a', 'ff-<img>']) assert.deepEqual(stepsOf(text), [], text);
-    assert.equal(stepsOf('ff-a~'.repeat(500)).length, 50);
+  'transforms survive an address, and nonsense in one is no transform'() {
+    const transforms = [{ id: 'ff', key: 'a1' }, { id: 'fs', key: 'a1.zz.0' }, { id: 'cm', key: 'q' }];
+    assert.deepEqual(transformsOf(transformsText(transforms)), transforms);
+    for (const text of ['', '~', 'ff', 'ff-', 'xx-a', 'ff-A', 'fs-a..b', '__proto__-a', 'constructor-a', 'ff-<img>']) assert.deepEqual(transformsOf(text), [], text);
+    assert.equal(transformsOf('ff-a~'.repeat(500)).length, 50);
   },
 
-  'no step and no fold loses or invents memory, in any order'() {
+  'no transform and no fold loses or invents memory, in any order'() {
     for (let seed = 1; seed <= 400; seed++) {
       const random = randomOf(seed);
       const of = madeUp(random);
       let shape = of.shape;
       const done = [];
       for (let count = random(4); count >= 0; count--) {
-        const id = Object.keys(STEPS)[random(6)];
+        const id = Object.keys(TRANSFORMS)[random(6)];
         const some = 1 + random(shape.calls - 1 || 1);
         if (some >= shape.calls) break;
         const path = [];
         for (let at = some; at > 0; at = shape.parents[at]) path.unshift(of.known.keyOf(shape.functions[at]));
-        const key = { path: path.join('.'), module: of.known.moduleKeyOf(shape.functions[some]), function: path.at(-1) }[STEPS[id].of];
+        const key = { path: path.join('.'), module: of.known.moduleKeyOf(shape.functions[some]), function: path.at(-1) }[TRANSFORMS[id].of];
         const before = sums(of, shape);
-        const next = stepped(shape, { id, key }, of.known);
+        const next = transformed(shape, { id, key }, of.known);
         const after = sums(of, next);
         done.push(`${id}-${key}`);
         const note = `seed ${seed}: ${done.join('~')}`;
         assert.equal(after.total[0] + after.leftOut, before.total[0] + before.leftOut, note);
-        // What is left is what the step is about.
+        // What is left is what the transform is about.
         const f = of.known.functionOf(key);
         if (id === 'ff' && f !== undefined) assert.equal(after.total[0], through(of, shape, f), note);
         if (id === 'df' && f !== undefined) assert.equal(after.total[0], before.total[0] - through(of, shape, f), note);

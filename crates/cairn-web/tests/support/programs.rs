@@ -163,10 +163,11 @@ pub(crate) fn ordinary() -> Made {
     author.finish()
 }
 
-/// A program with frames of every owner: its own, two libraries', the standard library's, the
-/// allocator's, and those that lead to `main`. It parses itself again in `parse_value`.
+/// Allocates in frames of every owner.
 ///
-/// Bytes of each place are powers of two: a sum says of which places it is.
+/// These are the program, a library with a recursion, the standard library, the allocator, and
+/// the frames that lead to `main`. The bytes of each place are another power of two, so that a sum
+/// says which places are in it.
 pub(crate) fn owned() -> Made {
     let mut author = Author::new(
         1,

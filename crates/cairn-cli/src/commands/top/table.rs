@@ -85,7 +85,7 @@ pub(super) struct Row {
     pub(super) name: String,
     /// File, line and module.
     pub(super) place: String,
-    /// Of functions, lines and stacks.
+    /// None for rows of modules and threads.
     pub(super) owner: Option<OwnerKind>,
     pub(super) live_bytes: u64,
     pub(super) growth_bytes: i128,

@@ -1,7 +1,7 @@
-// What a reader does to the tree of calls: a menu of a call, keys, and the steps that were done as a row of buttons that go back.
+// Transforms of the tree of calls: the menu of a call, its keys, and the row of buttons that lists transforms and takes them back.
 
 import { element, nameElement } from './text.js';
-import { STEPS, stepsOf, stepsText } from './shape.js';
+import { TRANSFORMS, transformsOf, transformsText } from './shape.js';
 
 /** In the order of the menu, with the key of each. */
 const KEYS = { F: 'ff', S: 'fs', M: 'mf', C: 'cm', R: 'cr', D: 'df' };
@@ -13,8 +13,8 @@ export function openedOf(text) {
   return new Set(numbers.filter((number) => number >= 0));
 }
 
-export class Steps {
-  /** `page` has the state, the model and the graph; `box` shows the steps, `menu` is the menu's place. */
+export class Transforms {
+  /** `page` has the state, the model and the graph; `box` shows the transforms, `menu` is the menu's place. */
   constructor({ page, box, menu }) {
     Object.assign(this, { page, box, menu });
     document.addEventListener('pointerdown', (event) => menu.contains(event.target) || this.close());
@@ -23,10 +23,10 @@ export class Steps {
   }
 
   get list() {
-    return stepsOf(this.page.state.steps);
+    return transformsOf(this.page.state.transforms);
   }
 
-  /** What can be done to a branch: words, a key, and the changes of the state. */
+  /** The actions for a branch: words, a key, and a function. */
   actionsOf(branch) {
     const { model, state } = this.page;
     if (!branch?.parent) return [];
@@ -41,23 +41,22 @@ export class Steps {
     if (model.kinds[f] > 1) return actions;
     const keys = { function: model.key(f), module: model.moduleKey(f), path: state.inverted ? '' : model.focusPath(call) };
     for (const [key, id] of Object.entries(KEYS)) {
-      const of = keys[STEPS[id].of];
-      const { name } = STEPS[id];
+      const of = keys[TRANSFORMS[id].of];
+      const { name } = TRANSFORMS[id];
       if (of) actions.push({ text: name[0].toUpperCase() + name.slice(1), key, act: () => this.add({ id, key: of }) });
     }
     return actions;
   }
 
-  add(step) {
+  add(transform) {
     const { page } = this;
     page.flame.selected = null;
-    // What a focus shows begins at the outermost call again.
-    page.choose({ steps: stepsText([...this.list, step]), zoom: '' });
+    page.choose({ transforms: transformsText([...this.list, transform]), zoom: '' });
   }
 
-  /** Goes back to the first so many steps. */
+  /** Takes back all transforms but the first ones. */
   goBack(count) {
-    this.page.choose({ steps: stepsText(this.list.slice(0, count)), zoom: '' });
+    this.page.choose({ transforms: transformsText(this.list.slice(0, count)), zoom: '' });
   }
 
   turnRow(branch) {
@@ -69,7 +68,7 @@ export class Steps {
     page.choose({ opened: [...opened].map((one) => one.toString(36)).join('.') });
   }
 
-  /** A key of a step, at the chosen call; answers whether it was one. */
+  /** A key of a transform, at the chosen call; answers whether it was one. */
   press(key) {
     if (key === 'z' && this.list.length) this.goBack(this.list.length - 1);
     else {
@@ -80,22 +79,22 @@ export class Steps {
     return true;
   }
 
-  // --- what is shown
+  // --- views
 
   show() {
     const { list, page } = this;
     const { model } = page;
     const nameOf = ({ id, key }) => {
-      if (STEPS[id].of === 'module') return model.moduleOfKey(key) || 'a module that is not here';
+      if (TRANSFORMS[id].of === 'module') return model.moduleOfKey(key) || 'a module that is not here';
       const f = model.functionOf(key.split('.').at(-1));
       return f === undefined ? 'a function that is not here' : model.shortNames[f];
     };
     const button = (count, ...words) => element('button', {
       type: 'button', 'aria-current': count === list.length ? 'step' : null, title: count === list.length ? 'This is shown' : 'Go back to this', on: { click: () => this.goBack(count) },
     }, ...words);
-    const steps = list.map((step, i) => button(i + 1, `${STEPS[step.id].short}: `, nameElement(nameOf(step))));
+    const transforms = list.map((transform, i) => button(i + 1, `${TRANSFORMS[transform.id].short}: `, nameElement(nameOf(transform))));
     this.box.hidden = list.length === 0;
-    this.box.replaceChildren(button(0, 'everything'), ...steps.flatMap((step) => ['›', step]), element('button', { type: 'button', id: 'undo-step', title: 'Undo the last step (z)', on: { click: () => this.goBack(list.length - 1) } }, 'Undo'));
+    this.box.replaceChildren(button(0, 'everything'), ...transforms.flatMap((transform) => ['›', transform]), element('button', { type: 'button', id: 'undo-transform', title: 'Undo the last transform (z)', on: { click: () => this.goBack(list.length - 1) } }, 'Undo'));
   }
 
   open(branch, x, y) {
