@@ -471,6 +471,15 @@ pub(crate) extern "C" fn begin() {
     system::set_errno(errno);
 }
 
+/// No note: nothing is recorded that `exec` ends.
+pub(crate) struct ExecNote;
+
+impl ExecNote {
+    pub(crate) fn new() -> Self {
+        Self
+    }
+}
+
 /// Returns the variables for the next program of this process.
 pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
     let follows =

@@ -147,7 +147,7 @@ fn record_in(
     voice: Voice,
 ) -> Result<(), ()> {
     let why = match output_path(&mut room.path, &mut room.directory, options.output, name) {
-        Ok(()) => {
+        Ok(number) => {
             escape(&mut room.escaped, room.path.as_bytes());
             match recorder::begin(room.escaped.as_bytes(), options, begin) {
                 Ok(()) => {
@@ -157,7 +157,9 @@ fn record_in(
                         room.path.clear();
                         room.path.push(path.to_bytes());
                     }
-                    announce(room, options, b"began", b"", voice);
+                    let mut digits = Text::<20>::new();
+                    digits.push_number(number.into());
+                    announce(room, options, b"began", digits.as_bytes(), voice);
                     return Ok(());
                 }
                 Err(error) => recorder::meaning(error),
@@ -169,14 +171,14 @@ fn record_in(
     Err(())
 }
 
-/// Returns the first name of the pattern that no file has. A process has a file for each program
-/// that it executes.
+/// Builds the first name of the pattern that no file has, and returns its number. A process has a
+/// file for each program that it executes.
 fn output_path(
     path: &mut Text<PATH_BYTES>,
     directory: &mut [u8; PATH_BYTES],
     pattern: &[u8],
     name: &[u8],
-) -> Result<(), system::Error> {
+) -> Result<u32, system::Error> {
     for number in 1..1000 {
         path.clear();
         fill_in(path, directory, pattern, name, number)?;
@@ -187,7 +189,7 @@ fn output_path(
         let is_there = CStr::from_bytes_with_nul(path.as_bytes()).is_ok_and(system::exists);
         path.pop();
         if !is_there {
-            return Ok(());
+            return Ok(number);
         }
     }
     Err(system::Error(libc::EEXIST))
@@ -247,7 +249,7 @@ enum Voice {
 }
 
 /// Appends a line to the file that `cairn heap` reads. The line has what happened, the process,
-/// why, and the path, with a NUL at the end. Without such a file, only a failure is reported, on
+/// why it failed or else the number in the name of the file, and the path, with a NUL at the end. Without such a file, only a failure is reported, on
 /// standard error, before the program begins. A file that cannot be written is ignored: the command
 /// notices by itself that its program does not record.
 fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8], voice: Voice) {
@@ -312,6 +314,33 @@ fn complain_in(line: &mut Text<{ PATH_BYTES + 256 }>, parts: &[&[u8]]) {
 /// Returns true when mappings are recorded.
 pub(crate) fn with_mappings() -> bool {
     WITH_MAPPINGS.load(Ordering::Relaxed)
+}
+
+/// The note in the recording that this process calls `exec`; removed when the call has failed.
+///
+/// `exec` that succeeds ends this program, and the note stays.
+pub(crate) struct ExecNote {
+    is_made: bool,
+}
+
+impl ExecNote {
+    /// Makes the note in the recorded process itself; a child of `vfork` has its parent's memory.
+    pub(crate) fn new() -> Self {
+        let recorded = PROCESS.load(Ordering::Relaxed);
+        let is_made = recorded != 0 && system::process_id() == recorded;
+        if is_made {
+            recorder::note_exec(true);
+        }
+        Self { is_made }
+    }
+}
+
+impl Drop for ExecNote {
+    fn drop(&mut self) {
+        if self.is_made {
+            recorder::note_exec(false);
+        }
+    }
 }
 
 /// Returns the variables for the next program of this process.

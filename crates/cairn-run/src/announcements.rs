@@ -20,6 +20,8 @@ pub struct Announcement {
     pub process: u32,
     /// The file of its recording.
     pub path: PathBuf,
+    /// Which name of the pattern the file has: 1 for the plain one, 2 for that with `.2` in it.
+    pub number: u32,
     /// Why the process does not record, if it does not.
     pub failure: Option<String>,
 }
@@ -147,12 +149,12 @@ fn parse(line: &[u8]) -> Option<Announcement> {
     let process = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let why = String::from_utf8_lossy(fields.next()?).into_owned();
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(fields.next()?));
-    let failure = match what {
-        b"began" => None,
-        b"failed" => Some(why),
+    let (number, failure) = match what {
+        b"began" => (why.parse().unwrap_or(1), None),
+        b"failed" => (1, Some(why)),
         _ => return None,
     };
-    Some(Announcement { process, path, failure })
+    Some(Announcement { process, path, number, failure })
 }
 
 impl Drop for Announcements {
@@ -175,13 +177,14 @@ mod tests {
     fn announcements_arrive_whole_and_once() {
         let mut announcements = Announcements::new().unwrap();
         let mut writer = fs::OpenOptions::new().append(true).open(announcements.path()).unwrap();
-        writer.write_all(b"began\t12\t\t/tmp/a\nb.12.cairn\0failed\t13\tread-only").unwrap();
+        writer.write_all(b"began\t12\t3\t/tmp/a\nb.12.cairn\0failed\t13\tread-only").unwrap();
         let first = announcements.read().unwrap();
-        assert_eq!(first, [Announcement { process: 12, path: "/tmp/a\nb.12.cairn".into(), failure: None }]);
+        let path = "/tmp/a\nb.12.cairn".into();
+        assert_eq!(first, [Announcement { process: 12, path, number: 3, failure: None }]);
         writer.write_all(b" file system\t/x\0nonsense\0").unwrap();
         let second = announcements.read().unwrap();
         let failure = Some("read-only file system".to_owned());
-        assert_eq!(second, [Announcement { process: 13, path: "/x".into(), failure }]);
+        assert_eq!(second, [Announcement { process: 13, path: "/x".into(), number: 1, failure }]);
         assert_eq!(announcements.read().unwrap(), []);
     }
 }

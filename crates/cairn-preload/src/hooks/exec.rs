@@ -57,6 +57,22 @@ unsafe fn with_own(
     unsafe { own.with(environment.cast(), &mut f) }
 }
 
+/// As [`with_own`], for a function that returns only if it fails: the recording of this process
+/// then ends here.
+///
+/// # Safety
+///
+/// As for [`with_own`].
+unsafe fn replaced(
+    environment: Texts,
+    takes_library: impl FnOnce() -> bool,
+    f: impl FnMut(Texts) -> c_int,
+) -> c_int {
+    let _note = start::ExecNote::new();
+    // SAFETY: the caller promises an environment that is valid for `exec`.
+    unsafe { with_own(start::variables_for_exec(), environment, takes_library, f) }
+}
+
 /// Returns whether the next program can read this library. That program may have another user's
 /// rights or another root.
 fn is_reachable(library: &'static [u8]) -> bool {
@@ -74,7 +90,7 @@ pub unsafe extern "C" fn execve(path: Text, arguments: Texts, environment: Texts
     // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::takes_library(path);
-        with_own(start::variables_for_exec(), environment, takes_library, |new| real(path, arguments, new))
+        replaced(environment, takes_library, |new| real(path, arguments, new))
     }
 }
 
@@ -97,7 +113,7 @@ pub unsafe extern "C" fn execvpe(file: Text, arguments: Texts, environment: Text
     // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::found_takes_library(file);
-        with_own(start::variables_for_exec(), environment, takes_library, |new| real(file, arguments, new))
+        replaced(environment, takes_library, |new| real(file, arguments, new))
     }
 }
 
@@ -120,7 +136,7 @@ pub unsafe extern "C" fn fexecve(file: c_int, arguments: Texts, environment: Tex
     // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::file_takes_library(&ReadOnly::of_program(file));
-        with_own(start::variables_for_exec(), environment, takes_library, |new| real(file, arguments, new))
+        replaced(environment, takes_library, |new| real(file, arguments, new))
     }
 }
 
@@ -145,9 +161,7 @@ pub unsafe extern "C" fn execveat(
                 target::at_takes_library(directory, path)
             }
         };
-        with_own(start::variables_for_exec(), environment, takes_library, |new| {
-            real(directory, path, arguments, new, flags)
-        })
+        replaced(environment, takes_library, |new| real(directory, path, arguments, new, flags))
     }
 }
 
