@@ -129,6 +129,11 @@ pub(crate) struct TimeOptions {
 }
 
 impl TimeOptions {
+    /// True without an option.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at.is_none() && self.from.is_none() && self.to.is_none() && self.between.is_none()
+    }
+
     /// The span of a heap that the options name.
     pub(crate) fn span(&self, source: &HeapSource) -> io::Result<TimeSpan> {
         let (from, to) = match self.between.as_deref() {
