@@ -471,14 +471,8 @@ pub(crate) extern "C" fn begin() {
     system::set_errno(errno);
 }
 
-/// No note: nothing is recorded that `exec` ends.
-pub(crate) struct ExecNote;
-
-impl ExecNote {
-    pub(crate) fn new() -> Self {
-        Self
-    }
-}
+/// Nothing is recorded that `exec` ends.
+pub(crate) const fn note_exec(_is_calling: bool) {}
 
 /// Returns the variables for the next program of this process.
 pub(crate) fn variables_for_exec() -> Option<OwnVariables> {

@@ -316,30 +316,13 @@ pub(crate) fn with_mappings() -> bool {
     WITH_MAPPINGS.load(Ordering::Relaxed)
 }
 
-/// The note in the recording that this process calls `exec`; removed when the call has failed.
+/// Notes in the recording of this process that it calls `exec`, or that the call has failed.
 ///
-/// `exec` that succeeds ends this program, and the note stays.
-pub(crate) struct ExecNote {
-    is_made: bool,
-}
-
-impl ExecNote {
-    /// Makes the note in the recorded process itself; a child of `vfork` has its parent's memory.
-    pub(crate) fn new() -> Self {
-        let recorded = PROCESS.load(Ordering::Relaxed);
-        let is_made = recorded != 0 && system::process_id() == recorded;
-        if is_made {
-            recorder::note_exec(true);
-        }
-        Self { is_made }
-    }
-}
-
-impl Drop for ExecNote {
-    fn drop(&mut self) {
-        if self.is_made {
-            recorder::note_exec(false);
-        }
+/// A child of `vfork` notes nothing: it has the memory of its parent, and so its recording.
+pub(crate) fn note_exec(is_calling: bool) {
+    let recorded = PROCESS.load(Ordering::Relaxed);
+    if recorded != 0 && system::process_id() == recorded {
+        recorder::note_exec(is_calling);
     }
 }
 

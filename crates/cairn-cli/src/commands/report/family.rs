@@ -89,7 +89,7 @@ impl ReportCommand {
     fn option_of_one_recording(&self) -> Option<&'static str> {
         [
             (self.by.is_some(), "--by"),
-            (!self.times.is_empty(), "a part of the time"),
+            (self.times.is_given(), "a part of the time"),
             (!self.suppressions.is_empty(), "--suppressions"),
             (self.format() == ReportFormat::Html, "a page"),
             (self.check, "--check"),
