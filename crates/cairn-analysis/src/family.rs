@@ -83,7 +83,7 @@ pub struct Member {
     /// True while the program runs.
     #[serde(default)]
     pub is_running: bool,
-    /// What a reader should know of the file, as that something was lost.
+    /// Losses, damage and pauses, as sentences.
     #[serde(default)]
     pub findings: Vec<String>,
 }
@@ -129,8 +129,10 @@ impl FamilySums {
 }
 
 impl Member {
-    /// True for a program of which nobody asks for the memory: it lived less than
-    /// [`SHORT_NANOS`], allocated fewer than [`FEW_BYTES`], and nothing of it was lost.
+    /// Returns true for a program that matters to nobody.
+    ///
+    /// It lived less than [`SHORT_NANOS`], allocated fewer bytes than [`FEW_BYTES`], and nothing
+    /// of it was lost.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.duration_nanos < SHORT_NANOS
@@ -159,7 +161,7 @@ impl Member {
         let sample_bytes = number("sample_bytes");
         let mut findings = about.notes;
         findings.extend(about.ended_early);
-        // A program that a signal ended, or that called `_exit`, leaves no end: its numbers are whole.
+        // The numbers of a program that a signal ended, or that called `_exit`, are whole.
         findings.retain(|note| *note != cairn_recording::Finding::NoEnd.to_string());
         // A row says by itself that the program still runs.
         findings.retain(|note| about.growth.is_none_or(|growth| *note != growth.to_string()));
@@ -282,8 +284,9 @@ impl Family {
         &self.unread
     }
 
-    /// Returns the recording of the program that was started first; of a process that was several
-    /// programs, the last one.
+    /// Returns the recording of the program that was started first.
+    ///
+    /// If its process became other programs, it is that of the last one.
     #[must_use]
     pub fn main(&self) -> Option<&Member> {
         self.members.get(self.main?)
@@ -303,8 +306,9 @@ impl Family {
         self.members.iter().map(end).max().unwrap_or(0).saturating_sub(first)
     }
 
-    /// Returns the recordings in order of a cost, the highest first; `None` for a cost that is not
-    /// known without reading events.
+    /// Returns the recordings in order of a cost, the highest first.
+    ///
+    /// `None` for a cost that is not known without reading events.
     #[must_use]
     pub fn ranked(&self, cost: Cost) -> Option<Vec<&Member>> {
         let mut ranked = self

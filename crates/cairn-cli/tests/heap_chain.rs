@@ -1,5 +1,6 @@
-//! `cairn heap` on programs behind shims: scripts that become another program by `exec`, as those of
-//! pyenv, rbenv, asdf and nvm do. The output is the last program.
+//! `cairn heap` on programs behind shims. The output is the last program.
+//!
+//! A shim is a script that becomes another program by `exec`, as those of pyenv, rbenv and asdf.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
@@ -15,8 +16,7 @@ use support::{Count, Executable, Shown, cairn, compile, executable, recordings, 
 /// The events of `ends.c`.
 const WORK: Count = Count { made: 5000, left: 1000 };
 
-/// Makes `shims/NAME`, which leads to `versions/NAME` as the shims of pyenv do: by `env` and a
-/// shell, twice.
+/// Makes `shims/NAME`, which leads to `versions/NAME` as in pyenv: by `env` and a shell, twice.
 fn make_shim(directory: &Path, name: &str) -> PathBuf {
     for part in ["shims", "versions"] {
         let _ = fs::create_dir(directory.join(part));

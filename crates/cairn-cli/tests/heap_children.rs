@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use support::{Executable, Shown, cairn, compile, executable, recordings, run, scratch, wait_for};
 
-/// Runs a script that starts `worker` of `ends.c` and some short programs; returns the directory of
-/// the run.
+/// Runs a script that starts `worker` of `ends.c` and some short programs.
+///
+/// Returns the directory of the run.
 fn record(test: &str, options: &[&str]) -> (PathBuf, Shown) {
     let directory = scratch(test);
     compile(&directory, "ends.c", "worker", &["-fno-builtin", "-O0"]);
@@ -207,7 +208,7 @@ fn another_run_gets_a_directory_of_its_own() {
     assert_eq!(json(&parent.join("out.2.cairn"))["recordings"].as_array().unwrap().len(), 1);
     assert_eq!(again(&["-o", "out.cairn", "--force"]).status, Some(0));
     assert_eq!(json(&first)["recordings"].as_array().unwrap().len(), 1);
-    // What is no recording is not removed.
+    // Other files are not removed.
     fs::write(first.join("notes"), "mine").unwrap();
     let shown = again(&["-o", "out.cairn", "--force"]);
     assert_eq!(shown.status, Some(1), "{shown:?}");

@@ -153,13 +153,17 @@ fn record_in(
                 Ok(()) => {
                     // The recorder takes the next name if another process has taken this one
                     // meanwhile.
+                    let chosen_bytes = room.path.as_bytes().len();
                     if let Some(path) = recorder::recording_path() {
                         room.path.clear();
                         room.path.push(path.to_bytes());
                     }
-                    let mut digits = Text::<20>::new();
-                    digits.push_number(number.into());
-                    announce(room, options, b"began", digits.as_bytes(), voice);
+                    let appended_bytes = room.path.as_bytes().len().saturating_sub(chosen_bytes);
+                    let mut numbering = Text::<24>::new();
+                    numbering.push_number(number.into());
+                    numbering.push(b".");
+                    numbering.push_number(appended_bytes as u64);
+                    announce(room, options, b"began", numbering.as_bytes(), voice);
                     return Ok(());
                 }
                 Err(error) => recorder::meaning(error),
@@ -249,7 +253,9 @@ enum Voice {
 }
 
 /// Appends a line to the file that `cairn heap` reads. The line has what happened, the process,
-/// why it failed or else the number in the name of the file, and the path, with a NUL at the end. Without such a file, only a failure is reported, on
+/// why it failed or else how the name differs from the plain one, and the path, with a NUL at the
+/// end.
+/// Without such a file, only a failure is reported, on
 /// standard error, before the program begins. A file that cannot be written is ignored: the command
 /// notices by itself that its program does not record.
 fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8], voice: Voice) {

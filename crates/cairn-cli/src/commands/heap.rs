@@ -76,8 +76,7 @@ pub(crate) struct HeapCommand {
     #[arg(short, long)]
     quiet: bool,
 
-    /// Also record child processes, forked or started: PROGRAM.PID.cairn is then a directory with a
-    /// recording for each, which `cairn report` compares
+    /// Also record child processes, forked or started; all go to a directory PROGRAM.PID.cairn
     #[arg(long)]
     children: bool,
 
@@ -460,8 +459,9 @@ fn numbered(name: &Path, number: u32) -> PathBuf {
     name.into()
 }
 
-/// Fills `%n`, `%p` and `%%` into a pattern for names; nothing when the pattern contains the PID
-/// and none is given.
+/// Fills `%n`, `%p` and `%%` into a pattern for names.
+///
+/// `None` when the pattern contains the PID and none is given.
 fn filled(pattern: &Path, program: &OsStr, process: Option<u32>) -> Option<PathBuf> {
     let mut name = Vec::new();
     let mut bytes = pattern.as_os_str().as_bytes().iter();

@@ -32,8 +32,8 @@ use print::ReportPrinter;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportCommand {
     /// A recording, core file, minidump or file of another tool; - for standard input. Other tools
-    /// are heaptrack, pprof, the Firefox Profiler and call-stack-tracker. Of a directory of
-    /// recordings, its programs are compared
+    /// are heaptrack, pprof, the Firefox Profiler and call-stack-tracker. The programs of a
+    /// directory with recordings are compared
     file: PathBuf,
 
     /// Show only this view

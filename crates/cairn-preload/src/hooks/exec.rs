@@ -57,8 +57,7 @@ unsafe fn with_own(
     unsafe { own.with(environment.cast(), &mut f) }
 }
 
-/// As [`with_own`], for a function that returns only if it fails: the recording of this process
-/// then ends here.
+/// As [`with_own`], for a function that returns only if it fails.
 ///
 /// # Safety
 ///

@@ -341,8 +341,8 @@ impl Drain {
 
     /// Returns whether the program has called `exec`, and that call has not failed.
     ///
-    /// Of a process that has ended or announced another program, the program of this spool became
-    /// another one.
+    /// If the process has ended since, or announced another program, the program of this spool
+    /// became another one.
     #[must_use]
     pub fn is_in_exec(&self) -> bool {
         self.shared.load(control::IN_EXEC as u64) != 0

@@ -4,7 +4,7 @@
 //! another script, that becomes Python. So the last one gets the name that was asked for:
 //!
 //! ```text
-//!   out.cairn     the shim's spool   out.cairn  is closed, then removed, or moved to out.cairn.before/
+//!   out.cairn     the shim's spool: is closed, then removed, or moved to out.cairn.before/
 //!   out.2.cairn   Python's spool     ───────────────────────────────────────────> out.cairn
 //! ```
 //!
@@ -25,8 +25,10 @@ use cairn_analysis::family::{FEW_BYTES, SHORT_NANOS};
 use cairn_files::Directory;
 use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
 use cairn_recording::announce_rename_in;
+use cairn_run::Numbering;
 
 use super::live::few;
+use super::numbered;
 use crate::output::complain;
 
 /// The programs before the present one, and where they are.
@@ -80,9 +82,9 @@ impl Chain {
 
     /// Drops a recording, or moves it out of the way of the next program's, whose spool is at
     /// `successor`.
-    pub(super) fn leave(&mut self, closed: &Closed<'_>, successor: &Path, number: u32) {
+    pub(super) fn leave(&mut self, closed: &Closed<'_>, successor: &Path, numbering: Numbering) {
         self.count += 1;
-        match self.try_to_leave(closed, successor, number) {
+        match self.try_to_leave(closed, successor, numbering) {
             Ok(()) => {}
             Err(error) => {
                 complain(&format_args!(
@@ -100,7 +102,12 @@ impl Chain {
         self.left.push(path.to_owned());
     }
 
-    fn try_to_leave(&mut self, closed: &Closed<'_>, successor: &Path, number: u32) -> io::Result<()> {
+    fn try_to_leave(
+        &mut self,
+        closed: &Closed<'_>,
+        successor: &Path,
+        numbering: Numbering,
+    ) -> io::Result<()> {
         let (directory, name) = (closed.directory, closed.path.file_name().unwrap_or_default());
         let program = {
             // By its descriptor: the name may lead to another file by now.
@@ -120,7 +127,7 @@ impl Chain {
             self.dropped.push(program.name.into());
             return Ok(());
         }
-        let wanted = names_before(successor, number).last().unwrap_or_else(|| successor.to_owned());
+        let wanted = names_before(successor, numbering).last().unwrap_or_else(|| successor.to_owned());
         let moved = OsString::from(format!("{:02}-{}.cairn", self.count, program.name));
         let before = self.before_of(&wanted)?;
         directory.move_new(name, &before.directory, &moved)?;
@@ -128,7 +135,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Returns `FILE.before` beside `file`, which is made, or gets this name, where it has none yet.
+    /// Returns `FILE.before` beside `file`; makes the directory, or gives it this name.
     fn before_of(&mut self, file: &Path) -> io::Result<&Before> {
         match self.before.take() {
             Some(before) => Ok(self.before.insert(before.renamed(file))),
@@ -136,21 +143,21 @@ impl Chain {
         }
     }
 
-    /// Gives the spool of the present program the first name of the pattern that is free by now;
-    /// returns where it is.
+    /// Gives the spool of the present program the first free name of the pattern.
     ///
-    /// `number` is that of the name that the program chose.
-    pub(super) fn place(&mut self, process: u32, path: PathBuf, number: u32) -> PathBuf {
-        self.plain = names_before(&path, number).last();
-        let placed = Self::try_to_place(process, &path, number).unwrap_or(path);
+    /// Returns where it is.
+    ///
+    pub(super) fn place(&mut self, process: u32, path: PathBuf, numbering: Numbering) -> PathBuf {
+        self.plain = names_before(&path, numbering).last();
+        let placed = Self::try_to_place(process, &path, numbering).unwrap_or(path);
         if let Some(before) = self.before.take() {
             self.before = Some(before.renamed(&placed));
         }
         placed
     }
 
-    fn try_to_place(process: u32, path: &Path, number: u32) -> Option<PathBuf> {
-        if number <= 1 {
+    fn try_to_place(process: u32, path: &Path, numbering: Numbering) -> Option<PathBuf> {
+        if numbering == Numbering::PLAIN {
             return None;
         }
         let (directory, name) = Directory::of(path).ok()?;
@@ -158,7 +165,7 @@ impl Chain {
         if !header(&spool).is_some_and(|header| header.shape == Shape::Spool && header.process == process) {
             return None;
         }
-        for wanted in names_before(path, number).collect::<Vec<_>>().into_iter().rev() {
+        for wanted in names_before(path, numbering).collect::<Vec<_>>().into_iter().rev() {
             let wanted_name = wanted.file_name()?;
             if directory.facts(wanted_name).is_ok() {
                 continue;
@@ -171,8 +178,9 @@ impl Chain {
         None
     }
 
-    /// With `--force`, gives the last recording, which is closed, the plain name of the pattern,
-    /// whatever has it; returns where the recording is then.
+    /// With `--force`, gives the last recording the plain name of the pattern, whatever has it.
+    ///
+    /// The recording is closed; returns where it is then.
     ///
     /// Not earlier: of a pattern with `%n`, each shim would replace the file of its own name.
     pub(super) fn claim(&mut self, directory: &Directory, path: &Path) -> PathBuf {
@@ -246,7 +254,7 @@ impl Program {
             .fact("sample_bytes")
             .and_then(|text| std::str::from_utf8(text).ok()?.parse::<u64>().ok())
             .unwrap_or(0);
-        // In a sample, each block that was picked represents as many bytes as are between two picks.
+        // In a sample, each picked block represents as many bytes as are between two picks.
         let is_small = recording.totals().is_some_and(|totals| {
             let allocated = totals.allocations.saturating_mul(sample_bytes).max(totals.allocated_bytes);
             let is_whole = recording.pauses().is_empty()
@@ -305,28 +313,23 @@ fn names_of_before(file: &OsStr) -> impl Iterator<Item = OsString> {
     })
 }
 
-/// Yields the names of the pattern before `number`, the plain one last.
-///
-/// Nothing if the number is not in the path: the recorder itself chose that name.
-fn names_before(path: &Path, number: u32) -> impl Iterator<Item = PathBuf> {
+/// Yields the names of the pattern before that of a file, the plain one last.
+fn names_before(path: &Path, numbering: Numbering) -> impl Iterator<Item = PathBuf> {
+    let Numbering { number, appended_bytes } = numbering;
     let name = path.file_name().unwrap_or_default().as_bytes();
+    let name = name.get(..name.len().saturating_sub(appended_bytes)).unwrap_or_default();
     let (stem, ending) = match name.strip_suffix(b".cairn") {
         Some(stem) => (stem, &b".cairn"[..]),
         None => (name, &b""[..]),
     };
-    let own = format!(".{number}");
-    let stem = stem.strip_suffix(own.as_bytes()).filter(|_| number > 1).map(<[u8]>::to_owned);
-    let (path, ending) = (path.to_owned(), ending.to_owned());
-    stem.into_iter().flat_map(move |stem| {
-        let (path, ending) = (path.clone(), ending.clone());
-        (1..number).rev().map(move |number| {
-            let mut name = stem.clone();
-            if number > 1 {
-                name.extend_from_slice(format!(".{number}").as_bytes());
-            }
-            name.extend_from_slice(&ending);
-            path.with_file_name(OsString::from_vec(name))
-        })
+    let own = if number > 1 { format!(".{number}") } else { String::new() };
+    let plain = stem.strip_suffix(own.as_bytes()).map(|stem| [stem, ending].concat());
+    // The name without what was appended may be free by now.
+    let end = if appended_bytes > 0 { number + 1 } else { number };
+    let path = path.to_owned();
+    plain.into_iter().flat_map(move |plain| {
+        let plain = path.with_file_name(OsString::from_vec(plain));
+        (1..end).rev().map(move |number| numbered(&plain, number))
     })
 }
 
@@ -346,17 +349,18 @@ fn header(file: &File) -> Option<FileHeader> {
 mod tests {
     use super::*;
 
-    fn before(path: &str, number: u32) -> Vec<String> {
-        names_before(Path::new(path), number).map(|path| path.display().to_string()).collect()
-    }
-
     #[test]
     fn names_before_a_number_end_with_the_plain_one() {
-        assert_eq!(before("/a/out.3.cairn", 3), ["/a/out.2.cairn", "/a/out.cairn"]);
-        assert_eq!(before("/a/out.2", 2), ["/a/out"]);
-        assert_eq!(before("/a/out.4711.cairn", 1), [""; 0]);
-        // Chosen by the recorder, when another process took the name.
-        assert_eq!(before("/a/out.2.cairn.1", 2), [""; 0]);
+        let before = |path: &str, number, appended_bytes| -> Vec<String> {
+            let names = names_before(Path::new(path), Numbering { number, appended_bytes });
+            names.map(|path| path.display().to_string()).collect()
+        };
+        assert_eq!(before("/a/out.3.cairn", 3, 0), ["/a/out.2.cairn", "/a/out.cairn"]);
+        assert_eq!(before("/a/out.2", 2, 0), ["/a/out"]);
+        assert_eq!(before("/a/out.4711.cairn", 1, 0), [""; 0]);
+        // Another process took the name, and the recorder appended a number.
+        assert_eq!(before("/a/out.cairn.1", 1, 2), ["/a/out.cairn"]);
+        assert_eq!(before("/a/out.2.cairn.1", 2, 2), ["/a/out.2.cairn", "/a/out.cairn"]);
     }
 
     #[test]

@@ -19,8 +19,9 @@ pub(super) struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Makes the directory for a pattern; its PID is that of this process, because the program has
-    /// none yet.
+    /// Makes the directory for a pattern.
+    ///
+    /// Its PID is that of this process, because the program has none yet.
     pub(super) fn make(parent: &Path, pattern: &OsStr, program: &OsStr, replaces: bool) -> io::Result<Self> {
         let parent_directory = Directory::open(parent)?;
         let plain = filled(Path::new(pattern), program, Some(std::process::id())).unwrap_or_default();
@@ -84,8 +85,7 @@ impl Drop for RunDirectory {
     }
 }
 
-/// Removes what an earlier run left under this name: a file, or a directory with nothing but
-/// recordings and their index in it.
+/// Removes a file, or a directory with nothing but recordings and their index in it.
 fn remove_run(parent: &Path, directory: &Directory, name: &OsStr) -> io::Result<()> {
     let facts = match directory.facts(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cairn_files::Directory;
 use cairn_format::recording::control::{Command, EarlyEnd};
 use cairn_recording::{Drain, EndReason, Finding, Status, command_from_outside};
-use cairn_run::{Announcement, End, Program, terminal_takes_lines};
+use cairn_run::{Announcement, End, Numbering, Program, terminal_takes_lines};
 
 use super::chain::{Chain, Closed};
 use super::holder::{self, Holder};
@@ -333,8 +333,9 @@ impl Recordings {
         }
     }
 
-    /// Gives the name of the first recording to that of the last program of the process, whatever
-    /// it was before. With `replaces`, that replaces a file of this name.
+    /// Gives the name of the first recording to that of the last program of the process.
+    ///
+    /// With `replaces`, that replaces a file of this name.
     pub(super) fn following_exec(mut self, replaces: bool) -> Self {
         self.chain = Some(Chain::new(replaces));
         self
@@ -345,14 +346,14 @@ impl Recordings {
     }
 
     pub(super) fn add(&mut self, announced: Announcement) {
-        let Announcement { process, path, number, failure } = announced;
+        let Announcement { process, path, numbering, failure } = announced;
         match failure {
             None => {
                 // Its earlier executables were announced, or have ended.
                 if self.started == Some(process) {
                     self.runs = None;
                 }
-                let path = self.follow_exec(process, path, number);
+                let path = self.follow_exec(process, path, numbering);
                 self.recorded_since.get_or_insert_with(Instant::now);
                 // It has become another program by `exec`.
                 for one in self.all.iter_mut().filter(|one| one.process == process && !one.is_over) {
@@ -375,9 +376,10 @@ impl Recordings {
         }
     }
 
-    /// Closes the recording of the program that the process was before; returns where the one of
-    /// the present program is then.
-    fn follow_exec(&mut self, process: u32, path: PathBuf, number: u32) -> PathBuf {
+    /// Closes the recording of the program that the process was before.
+    ///
+    /// Returns where the recording of the present program is then.
+    fn follow_exec(&mut self, process: u32, path: PathBuf, numbering: Numbering) -> PathBuf {
         self.clear_line();
         let Some(chain) = &mut self.chain else { return path };
         // There is one open recording, that of the present program.
@@ -385,7 +387,7 @@ impl Recordings {
             let finished = one.finish(Some(EndReason::Exec));
             match (finished, &one.packed_file, &one.directory) {
                 (Ok(()), Some(file), Ok(directory)) => {
-                    chain.leave(&Closed { file, path: &one.path, directory }, &path, number);
+                    chain.leave(&Closed { file, path: &one.path, directory }, &path, numbering);
                 }
                 (finished, ..) => {
                     if let Err(error) = finished {
@@ -400,7 +402,7 @@ impl Recordings {
                 self.is_paused = false;
             }
         }
-        chain.place(process, path, number)
+        chain.place(process, path, numbering)
     }
 
     /// True if all recordings have ended.

@@ -27,12 +27,12 @@ struct Overview<'a> {
     cost: &'static str,
     totals: FamilySums,
     short: FamilySums,
-    recordings: Vec<Row<'a>>,
+    recordings: Vec<FamilyRow<'a>>,
     unread: &'a [Unread],
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct FamilyRow<'a> {
     #[serde(flatten)]
     member: &'a Member,
     is_short: bool,
@@ -70,7 +70,7 @@ impl ReportCommand {
                 short: FamilySums::of(family.members().iter().filter(|member| member.is_short())),
                 recordings: ranked
                     .iter()
-                    .map(|&member| Row { member, is_short: member.is_short() })
+                    .map(|&member| FamilyRow { member, is_short: member.is_short() })
                     .collect(),
                 unread: family.unread(),
             };
