@@ -99,9 +99,8 @@ pub(super) const FUNCTIONS: &[FunctionRule] = &[
         "__do_global_ctors_aux", "frame_dummy", "__do_global_dtors_aux", "_fini", "_init",
     ], "leads to main, to a thread's function, or away from it; heaptrack stops there"),
     row(NameStart, Runtime, "C++", &[
-        "__cxa_", "_Unwind_", "__gxx_personality", "__static_initialization_and_destruction_0", "_GLOBAL__sub_I_",
-        "_GLOBAL__I_", "__cxx_global_var_init",
-    ], "the compiler's own functions: exceptions, guards, constructors of globals"),
+        "__cxa_", "_Unwind_", "__gxx_personality",
+    ], "the compiler's own functions: exceptions and guards; constructors of globals are their program's"),
     row(Name, Wrapper, "GLib", &[
         "g_malloc", "g_malloc0", "g_malloc_n", "g_malloc0_n", "g_calloc", "g_realloc", "g_realloc_n",
         "g_try_malloc", "g_try_malloc0", "g_try_malloc_n", "g_try_realloc", "g_aligned_alloc", "g_slice_alloc",

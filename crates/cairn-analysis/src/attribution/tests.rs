@@ -58,7 +58,7 @@ fn frames_of_a_users_program_have_their_owners() {
         ("CRYPTO_zalloc", "", "wrapper OpenSSL"),
         ("sqlite3DbMallocRawNN", "sqlite3.c", "wrapper SQLite"),
         ("__libc_start_main_impl", "", "runtime C"),
-        ("_GLOBAL__sub_I_main.cpp", "", "runtime C++"),
+        ("_GLOBAL__sub_I_main.cpp", "", "mine"),
         ("alloc::vec::Vec<T,A>::push", &format!("{rustc}/alloc/src/vec/mod.rs"), "standard-library Rust"),
         ("<alloc::vec::Vec<T,A> as core::iter::Extend<T>>::extend", "", "standard-library Rust"),
         ("<T as alloc::string::ToString>::to_string", "", "standard-library Rust"),

@@ -8,6 +8,7 @@ mod debugger;
 mod decode;
 mod diff;
 mod export;
+mod family;
 mod flame;
 mod fold_options;
 mod folding_text;

@@ -1,5 +1,6 @@
 //! `cairn report`: shows where the memory goes.
 
+mod family;
 mod page;
 mod print;
 
@@ -30,7 +31,8 @@ use print::ReportPrinter;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportCommand {
     /// A recording, core file, minidump or file of another tool; - for standard input. Other tools
-    /// are heaptrack, pprof, the Firefox Profiler and call-stack-tracker
+    /// are heaptrack, pprof, the Firefox Profiler and call-stack-tracker. The programs of a
+    /// directory with recordings are compared
     file: PathBuf,
 
     /// Show only this view
@@ -106,6 +108,7 @@ Examples:
   cairn report core.4711 --by stack                        the blocks in a core file
   cairn report app.4711.cairn --filter thread=worker --filter size=1KiB..
   cairn report app.4711.cairn --format html -o app.html    a page for a browser
+  cairn report make.4711.cairn                             the programs that `cairn heap --children` recorded
   cairn report app.4711.cairn --suppressions lsan.supp --json | jq .leaked_bytes
 
 A frame is shown as function, file:line and [module]; an entry names your innermost frame: frames of the
@@ -119,6 +122,9 @@ Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question;
 
 impl ReportCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
+        if self.file.is_dir() {
+            return self.report_family(&self.file);
+        }
         // An output that cannot be written is refused before minutes of reading.
         let page = self.begin_page()?;
         let progress = Progress::begin("reading the events");
