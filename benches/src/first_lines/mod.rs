@@ -212,7 +212,7 @@ fn record_with_heaptrack(recipe: &Recipe) -> Result<(Vec<Entry>, FirstLines), St
         let output = Command::new("heaptrack_print").args(arguments).arg(file).output();
         output.map(|output| text(&output)).map_err(|error| format!("heaptrack_print: {error}"))
     };
-    let entries = heaptrack::entries(&print(heaptrack::EVERYTHING)?);
+    let entries = heaptrack::entries(&print(heaptrack::LIMITS)?);
     if entries.is_empty() {
         return Err("heaptrack_print printed no lists".to_owned());
     }
