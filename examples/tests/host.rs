@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cairn_analysis::names::Names;
+use cairn_analysis::names::AddressNames;
 use cairn_analysis::player::{Event, Filter, Player, Tables, What};
 use cairn_symbols::{SymbolizerOptions, Unknown};
 
@@ -39,9 +39,9 @@ fn record(name: &str) -> Played {
 
 /// Returns the functions of each marked stack from the marked place to the host's `main`. Each has
 /// the file name of its module; an address outside of modules stays an address.
-fn marked(recording: &Path, names: &mut Names) -> HashMap<String, Vec<(String, String)>> {
+fn marked(recording: &Path, names: &mut AddressNames) -> HashMap<String, Vec<(String, String)>> {
     let mut found = HashMap::new();
-    let mut sink = |event: &Event, tables: &dyn Tables, names: Option<&mut Names>| {
+    let mut sink = |event: &Event, tables: &dyn Tables, names: Option<&mut AddressNames>| {
         let (What::Mark { text, .. }, Some(names)) = (&event.what, names) else {
             return ControlFlow::Continue(());
         };
@@ -85,7 +85,7 @@ fn each_stack_has_the_modules_of_its_time() {
     assert_eq!(foo, qux, "the kernel puts qux elsewhere here, so that this test tests nothing");
     assert_ne!(foo, foo_again);
 
-    let stacks = marked(&played.recording, &mut Names::new(SymbolizerOptions::new()));
+    let stacks = marked(&played.recording, &mut AddressNames::new(SymbolizerOptions::new()));
     let bar = [("libbar.so", "Bar::call(void (*)(char const*), char const*) const"), ("libbar.so", "bar")];
     for text in ["foo through bar", "foo again"] {
         let calls = &stacks[text];
@@ -117,7 +117,7 @@ fn a_replaced_file_lends_no_names() {
     std::fs::copy(&qux, &foo).unwrap();
     std::fs::remove_file(&qux).unwrap();
 
-    let mut names = Names::new(SymbolizerOptions::new());
+    let mut names = AddressNames::new(SymbolizerOptions::new());
     let stacks = marked(&played.recording, &mut names);
     let [foo_call, qux_call] = ["foo again", "qux through bar"].map(|text| stacks[text][1].clone());
     assert_eq!(foo_call, ("libfoo测试.so".to_owned(), "??".to_owned()));
@@ -132,7 +132,8 @@ fn a_replaced_file_lends_no_names() {
     std::fs::create_dir_all(&elsewhere).unwrap();
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/modules/build.sh");
     assert!(Command::new(build).arg(&elsewhere).status().unwrap().success());
-    let stacks = marked(&played.recording, &mut Names::new(SymbolizerOptions::new().symbol_dir(&elsewhere)));
+    let stacks =
+        marked(&played.recording, &mut AddressNames::new(SymbolizerOptions::new().symbol_dir(&elsewhere)));
     assert_eq!(stacks["foo again"][3].1, "foo测试");
     assert_eq!(stacks["qux through bar"][2].1, "qux");
 }

@@ -8,11 +8,13 @@
 //! | `columns` | a comment line wider than [`COMMENT_COLUMNS`], outside tables and code |
 //! | `summary` | a doc summary longer than [`SUMMARY_CHARACTERS`] |
 //! | `test-name` | a test's name longer than [`TEST_NAME_CHARACTERS`] |
+//! | `type-name` | a type whose name another type of the same crate has |
 //!
 //! A quotation of a format or of another tool's output carries `check-words: quoted` on its line or
 //! on the line above; a longer one lies between `check-words: off` and `check-words: on`.
 
 mod comments;
+mod type_names;
 
 use std::fs;
 use std::process::Command;
@@ -60,7 +62,7 @@ const SUMMARY_CHARACTERS: usize = 100;
 const TEST_NAME_CHARACTERS: usize = 60;
 
 /// Names of the rules, as in the list of allowances.
-const RULES: &[&str] = &["word", "opening", "columns", "summary", "test-name"];
+const RULES: &[&str] = &["word", "opening", "columns", "summary", "test-name", "type-name"];
 
 /// Endings of the files that people read.
 const TEXT_FILES: &[&str] = &["rs", "c", "h", "cpp", "py", "js", "mjs", "css", "html", "md", "toml", "sh"];
@@ -76,11 +78,14 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         _ => return Err(Failure::usage("usage: cargo xtask check-words [--shrink]")),
     };
     let mut breaches = Vec::new();
+    let mut type_names = type_names::TypeNames::default();
     for path in text_files()? {
         // A file that is listed but not there was removed and is not committed yet.
         let Ok(text) = fs::read_to_string(workspace_root().join(&path)) else { continue };
         breaches.extend(breaches_in(&path, &text));
+        type_names.read(&path, &text);
     }
+    breaches.extend(type_names.breaches());
     allowances::report("check-words", RULES, &breaches, shrinks)
 }
 

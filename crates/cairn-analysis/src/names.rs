@@ -29,11 +29,11 @@ pub struct ModuleKey {
 /// Names addresses in modules.
 ///
 /// ```no_run
-/// use cairn_analysis::names::{ModuleKey, Names};
+/// use cairn_analysis::names::{ModuleKey, AddressNames};
 /// use cairn_symbols::{AddressKind, Lookup, Place, SymbolizerOptions};
 /// use cairn_format::StatedAddress;
 ///
-/// let mut names = Names::new(SymbolizerOptions::new());
+/// let mut names = AddressNames::new(SymbolizerOptions::new());
 /// let key = ModuleKey { path: "/usr/bin/app".into(), build_id: vec![0x1d, 0x46], size_bytes: None };
 /// let place = Place::Stated(StatedAddress::new(0x1234));
 /// let lookup = Lookup { place, kind: AddressKind::ReturnAddress };
@@ -42,7 +42,7 @@ pub struct ModuleKey {
 /// }
 /// ```
 #[derive(Debug)]
-pub struct Names {
+pub struct AddressNames {
     symbolizer: Symbolizer,
     modules: HashMap<ModuleKey, ModuleId>,
     /// In order of first use.
@@ -50,7 +50,7 @@ pub struct Names {
     answers: HashMap<(ModuleId, Lookup), Resolution>,
 }
 
-impl Names {
+impl AddressNames {
     /// Creates a cache over a symbolizer with these options.
     #[must_use]
     pub fn new(options: SymbolizerOptions) -> Self {

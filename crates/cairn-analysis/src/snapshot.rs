@@ -32,7 +32,7 @@ use cairn_format::{AbsoluteAddress, Frame, StatedAddress};
 use cairn_symbols::{AddressKind, Lookup, Place, Resolution, SymbolizerOptions};
 use cairn_unwind::{AddressRange, FoundBy, StopReason};
 
-use crate::names::{ModuleKey, Names};
+use crate::names::{AddressNames, ModuleKey};
 use cairn_memory::process::{self, NoRegisters, StoppedProcess, ThreadSource};
 use cairn_recording::spool_builder::{BuiltFrame, BuiltModule, SpoolBuilder};
 
@@ -129,10 +129,10 @@ impl Snapshot {
     /// With `in_own_root`, and if the process has a root directory of its own, as in a container,
     /// files are searched below that directory.
     #[must_use]
-    pub fn names(&self, options: SymbolizerOptions, in_own_root: bool) -> Names {
+    pub fn names(&self, options: SymbolizerOptions, in_own_root: bool) -> AddressNames {
         match self.root.as_ref().filter(|_| in_own_root) {
-            Some(root) => Names::new(options.sysroot(format!("/proc/self/fd/{}", root.as_raw_fd()))),
-            None => Names::new(options),
+            Some(root) => AddressNames::new(options.sysroot(format!("/proc/self/fd/{}", root.as_raw_fd()))),
+            None => AddressNames::new(options),
         }
     }
 
@@ -150,13 +150,13 @@ impl Snapshot {
     }
 
     /// Resolves a frame; `None` outside of all modules.
-    pub fn resolve<'n>(&self, frame: &SnapshotFrame, names: &'n mut Names) -> Option<&'n Resolution> {
+    pub fn resolve<'n>(&self, frame: &SnapshotFrame, names: &'n mut AddressNames) -> Option<&'n Resolution> {
         let lookup = self.lookup(frame)?;
         Some(names.resolve(&self.module(frame)?.key(), lookup))
     }
 
     /// Resolves all frames at once; [`resolve`](Self::resolve) then uses the cache.
-    pub fn prepare(&self, names: &mut Names) {
+    pub fn prepare(&self, names: &mut AddressNames) {
         let keys: Vec<ModuleKey> = self.modules.iter().map(SnapshotModule::key).collect();
         let frames = self.threads.iter().flat_map(|thread| &thread.stack).flat_map(|stack| &stack.frames);
         names.prepare(frames.filter_map(|frame| Some((keys.get(frame.module?)?, self.lookup(frame)?))));

@@ -173,7 +173,7 @@ pub struct OpenedImport {
     /// The heap.
     pub heap: Box<dyn ImportedHeap>,
     /// The names that were looked up when it was opened.
-    pub lookups: Option<names::Names>,
+    pub lookups: Option<names::AddressNames>,
 }
 
 /// Reads formats of other tools.
@@ -250,7 +250,7 @@ pub struct HeapSource {
     path: PathBuf,
     heap: SourceHeap,
     options: SourceOptions,
-    lookups: Option<names::Names>,
+    lookups: Option<names::AddressNames>,
 }
 
 impl fmt::Debug for HeapSource {
@@ -356,7 +356,12 @@ impl HeapSource {
         Self::new(path, options, SourceHeap::Image(Box::new(heap)), None)
     }
 
-    fn new(path: &Path, options: &SourceOptions, heap: SourceHeap, lookups: Option<names::Names>) -> Self {
+    fn new(
+        path: &Path,
+        options: &SourceOptions,
+        heap: SourceHeap,
+        lookups: Option<names::AddressNames>,
+    ) -> Self {
         Self { path: path.to_owned(), heap, options: options.clone(), lookups }
     }
 
@@ -602,7 +607,7 @@ impl HeapSource {
     }
 
     /// The names that were looked up when the file was opened, to report what is missing.
-    pub fn take_lookups(&mut self) -> Option<names::Names> {
+    pub fn take_lookups(&mut self) -> Option<names::AddressNames> {
         self.lookups.take()
     }
 
@@ -633,8 +638,7 @@ impl HeapSource {
                 }
                 HeapFilter::Size(range) => {
                     self.check(Question::Sizes)?;
-                    let known = sizes.take().unwrap_or_else(|| range.clone());
-                    sizes = Some(*known.start().min(range.start())..=*known.end().max(range.end()));
+                    sizes = Some(filter::widest(sizes, range));
                 }
             }
         }
@@ -781,7 +785,7 @@ impl SourceNames {
 
     /// The names from files, to report what is missing.
     #[must_use]
-    pub fn into_lookups(self) -> Option<names::Names> {
+    pub fn into_lookups(self) -> Option<names::AddressNames> {
         self.files.map(ModuleNames::into_inner)
     }
 }

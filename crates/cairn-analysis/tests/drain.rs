@@ -1,4 +1,4 @@
-//! Draining the spool of a program that runs: nothing is lost, nothing is invented, and blocks go
+//! Draining the spool of a program that runs: nothing is lost, nothing is invented, and segments go
 //! round.
 
 #![cfg(target_os = "linux")]
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::names::Names;
+use cairn_analysis::names::AddressNames;
 use cairn_analysis::player::{Event, Filter, Player as Replay, Tables, What};
 use cairn_format::recording::{CounterKind, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, control};
 use cairn_recording::{
@@ -28,7 +28,7 @@ use spool::{Program, Random, START, Spool};
 struct Player<'a> {
     file: &'a File,
     spool: &'a Spool,
-    /// For each block of the spool: where it is in the file, and how much of it was written.
+    /// For each segment of the spool: where it is in the file, and how much of it was written.
     places: HashMap<usize, (u64, usize)>,
     claimed: u64,
     taken: u64,
@@ -69,9 +69,9 @@ impl Player<'_> {
         }
     }
 
-    fn write(&mut self, block: usize, slots: usize) {
-        let (head, content) = self.spool.block(block);
-        if !self.places.contains_key(&block) {
+    fn write(&mut self, segment: usize, slots: usize) {
+        let (head, content) = self.spool.content_of(segment);
+        if !self.places.contains_key(&segment) {
             let place = self.claim() * SEGMENT_BYTES as u64;
             self.claims += 1;
             let head = SegmentHeader { committed_bytes: 0, claim: self.claims, ..head };
@@ -79,16 +79,16 @@ impl Player<'_> {
             bytes[SegmentHeader::COMMITTED_OFFSET..][..8].fill(0);
             self.file.write_all_at(&bytes, place).unwrap();
             self.set(place + SegmentHeader::COMMITTED_OFFSET as u64, SEGMENT_HEADER_BYTES as u64);
-            self.places.insert(block, (place, 0));
+            self.places.insert(segment, (place, 0));
         }
-        let (place, written) = self.places[&block];
+        let (place, written) = self.places[&segment];
         let bytes: Vec<u8> =
             content[written..written + slots].iter().flat_map(|slot| slot.to_le_bytes()).collect();
         let at = place + (SEGMENT_HEADER_BYTES + written * 8) as u64;
         self.file.write_all_at(&bytes, at).unwrap();
         let end = SEGMENT_HEADER_BYTES + (written + slots) * 8;
         self.set(place + SegmentHeader::COMMITTED_OFFSET as u64, end as u64);
-        self.places.insert(block, (place, written + slots));
+        self.places.insert(segment, (place, written + slots));
     }
 }
 
@@ -101,13 +101,13 @@ fn directory(name: &str) -> PathBuf {
 
 /// Builds a program that fills several segments on each thread.
 fn busy_program(threads: u32, events: u32) -> Program {
-    program_with_blocks(threads, events, SEGMENT_BYTES)
+    program_with_segments(threads, events, SEGMENT_BYTES)
 }
 
-fn program_with_blocks(threads: u32, events: u32, block_bytes: usize) -> Program {
+fn program_with_segments(threads: u32, events: u32, segment_bytes: usize) -> Program {
     let mut random = Random(3);
     let mut program = Program::new(threads, 8);
-    program.spool.block_bytes = block_bytes;
+    program.spool.segment_bytes = segment_bytes;
     program.spool.begin_journal();
     let stacks = program.spool.stacks(50);
     for number in 0..events {
@@ -159,12 +159,12 @@ fn begin(spool_path: &Path, spool: &Spool) -> File {
 }
 
 #[test]
-fn blocks_are_taken_while_the_free_ring_is_full() {
+fn segments_are_taken_while_the_free_ring_is_full() {
     const LAG: usize = control::FREE_RING_ENTRIES + 1000;
     let directory = directory("full-ring");
     let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
-    // The smallest blocks that hold the stacks, so that there are many.
-    let mut program = program_with_blocks(1, 120_000, 200);
+    // The smallest segments that hold the stacks, so that there are many.
+    let mut program = program_with_segments(1, 120_000, 200);
     program.spool.clock(program.counter);
     let journal = program.spool.journal.take().unwrap();
     let file = begin(&spool_path, &program.spool);
@@ -179,8 +179,8 @@ fn blocks_are_taken_while_the_free_ring_is_full() {
         Player { file: &file, spool, places: HashMap::new(), claimed: 1, taken: 0, claims: 0, reused: 0 };
     let mut rest = journal.into_iter();
     while player.places.len() < LAG {
-        let (block, slots) = rest.next().expect("there are more blocks");
-        player.write(block, slots);
+        let (segment, slots) = rest.next().expect("there are more segments");
+        player.write(segment, slots);
     }
     // The segments that it gets back fill the ring.
     for _ in 0..3 {
@@ -189,7 +189,7 @@ fn blocks_are_taken_while_the_free_ring_is_full() {
     let ended = AtomicBool::new(false);
     let reused = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            rest.for_each(|(block, slots)| player.write(block, slots));
+            rest.for_each(|(segment, slots)| player.write(segment, slots));
             ended.store(true, Ordering::Release);
             player.reused
         });
@@ -200,7 +200,7 @@ fn blocks_are_taken_while_the_free_ring_is_full() {
     });
     let (summary, findings) = drain.finish().unwrap();
     assert_eq!(findings, []);
-    assert!(reused > 1000, "{reused} blocks were used again");
+    assert!(reused > 1000, "{reused} segments were used again");
     assert_eq!(
         (summary.allocations, summary.allocated_bytes, summary.unmatched_frees),
         (program.allocations, program.allocated_bytes, 0)
@@ -212,55 +212,59 @@ fn blocks_are_taken_while_the_free_ring_is_full() {
 fn drain_reads_behind_a_missing_segment_and_counts_it() {
     let directory = directory("gap");
     let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
-    let mut program = program_with_blocks(1, 4_000, 1000);
+    let mut program = program_with_segments(1, 4_000, 1000);
     program.spool.clock(program.counter);
     let journal = program.spool.journal.take().unwrap();
-    let blocks = journal.iter().map(|(block, _)| block + 1).max().unwrap();
-    assert!(blocks > 40);
+    let segments = journal.iter().map(|(segment, _)| segment + 1).max().unwrap();
+    assert!(segments > 40);
     let file = begin(&spool_path, &program.spool);
-    file.set_len((blocks as u64 + 10) * SEGMENT_BYTES as u64).unwrap();
-    file.write_all_at(&(blocks as u64 + 10).to_le_bytes(), control::BACKED_SEGMENTS as u64).unwrap();
+    file.set_len((segments as u64 + 10) * SEGMENT_BYTES as u64).unwrap();
+    file.write_all_at(&(segments as u64 + 10).to_le_bytes(), control::BACKED_SEGMENTS as u64).unwrap();
 
     let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
     let spool = &program.spool;
     let mut player =
         Player { file: &file, spool, places: HashMap::new(), claimed: 1, taken: 0, claims: 0, reused: 0 };
-    let missing = blocks / 2;
-    for (block, slots) in journal {
-        if block != missing {
-            player.write(block, slots);
-        } else if !player.places.contains_key(&block) {
+    let missing = segments / 2;
+    for (segment, slots) in journal {
+        if segment != missing {
+            player.write(segment, slots);
+        } else if !player.places.contains_key(&segment) {
             // Taken, and never begun.
             let place = player.claim() * SEGMENT_BYTES as u64;
-            player.places.insert(block, (place, 0));
+            player.places.insert(segment, (place, 0));
         }
     }
     drain.step().unwrap();
     let (summary, findings) = drain.finish().unwrap();
     assert_eq!(findings, [Finding::MissingSegments { thread: 1, count: 1 }]);
     let retained = summary.allocations as f64 / program.allocations as f64;
-    let expected = 1.0 - 1.0 / blocks as f64;
-    assert!(retained < 1.0 && retained > expected - 0.02, "{retained} of the allocations, {blocks} blocks");
+    let expected = 1.0 - 1.0 / segments as f64;
+    assert!(
+        retained < 1.0 && retained > expected - 0.02,
+        "{retained} of the allocations, {segments} segments"
+    );
     fs::remove_dir_all(directory).unwrap();
 }
 
-/// All that a program writes is there before anybody drains; `counter` says when its blocks were
-/// taken.
+/// All that a program writes is there before anybody drains.
+///
+/// `counter` says when its segments were taken.
 fn drained_late(test: &str, counter: impl Fn(u64) -> u64) -> Vec<u64> {
     let directory = directory(test);
     let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
     let mut program = busy_program(2, 800_000);
     program.spool.clock(program.counter);
     let mut bytes = program.spool.to_bytes();
-    let blocks = bytes.len() / SEGMENT_BYTES;
-    for block in 1..blocks {
-        let head = block * SEGMENT_BYTES;
+    let segments = bytes.len() / SEGMENT_BYTES;
+    for segment in 1..segments {
+        let head = segment * SEGMENT_BYTES;
         let mut header = SegmentHeader::read(&bytes[head..head + SEGMENT_HEADER_BYTES]).unwrap();
         header.counter = counter(header.counter);
         bytes[head..head + SEGMENT_HEADER_BYTES].copy_from_slice(&header.to_bytes());
     }
     for word in [control::CLAIMED_SEGMENTS, control::BACKED_SEGMENTS] {
-        bytes[word..word + 8].copy_from_slice(&(blocks as u64).to_le_bytes());
+        bytes[word..word + 8].copy_from_slice(&(segments as u64).to_le_bytes());
     }
     fs::write(&spool_path, bytes).unwrap();
     let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
@@ -287,11 +291,11 @@ fn what_lies_behind_a_gap_is_read_in_parts() {
     let mut program = busy_program(1, 1_200_000);
     program.spool.clock(program.counter);
     let mut bytes = program.spool.to_bytes();
-    let blocks = bytes.len() / SEGMENT_BYTES;
+    let segments = bytes.len() / SEGMENT_BYTES;
     // Taken, and never begun.
     bytes[3 * SEGMENT_BYTES..4 * SEGMENT_BYTES].fill(0);
     for word in [control::CLAIMED_SEGMENTS, control::BACKED_SEGMENTS] {
-        bytes[word..word + 8].copy_from_slice(&(blocks as u64).to_le_bytes());
+        bytes[word..word + 8].copy_from_slice(&(segments as u64).to_le_bytes());
     }
     fs::write(&spool_path, bytes).unwrap();
     let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
@@ -311,8 +315,8 @@ fn what_lies_behind_a_gap_is_read_in_parts() {
     assert_eq!(seen.last(), Some(&summary.allocations));
     let retained = summary.allocations as f64 / program.allocations as f64;
     assert!(
-        retained < 1.0 && retained > 1.0 - 2.0 / blocks as f64,
-        "{retained} of the allocations, {blocks} blocks"
+        retained < 1.0 && retained > 1.0 - 2.0 / segments as f64,
+        "{retained} of the allocations, {segments} segments"
     );
     fs::remove_dir_all(directory).unwrap();
 }
@@ -324,13 +328,13 @@ fn who_has_fallen_behind_catches_up_in_parts() {
 }
 
 #[test]
-fn times_of_blocks_that_cannot_be_hold_nothing_up() {
+fn times_of_segments_that_cannot_be_hold_nothing_up() {
     drained_late("impossible-times", |_| START);
     drained_late("later-times", |counter| counter + (1 << 40));
 }
 
 #[test]
-fn a_running_program_is_drained_and_its_blocks_go_round() {
+fn a_running_program_is_drained_and_its_segments_go_round() {
     let directory = directory("round");
     let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
     let mut program = busy_program(3, 400_000);
@@ -346,8 +350,8 @@ fn a_running_program_is_drained_and_its_blocks_go_round() {
             let (spool, file) = (&program.spool, &file);
             let places = HashMap::new();
             let mut player = Player { file, spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
-            for &(block, slots) in &journal {
-                player.write(block, slots);
+            for &(segment, slots) in &journal {
+                player.write(segment, slots);
             }
             reused.store(player.reused, Ordering::Relaxed);
             ended.store(true, Ordering::Release);
@@ -384,15 +388,15 @@ fn a_running_program_is_drained_and_its_blocks_go_round() {
     }
     assert!(packed.frames(StackId::from_number(3)).count() > 0);
     assert_eq!(packed.threads().len(), 3);
-    // 400,000 events fill some 130 blocks; with flushes every half second the ring may stay unused
-    // on a fast machine.
-    let blocks = fs::metadata(&spool_path).unwrap().len() / SEGMENT_BYTES as u64;
-    assert!(blocks < 1500, "{blocks} blocks, {} reused", reused.load(Ordering::Relaxed));
+    // 400,000 events fill some 130 segments; with flushes every half second the ring may stay
+    // unused on a fast machine.
+    let segments = fs::metadata(&spool_path).unwrap().len() / SEGMENT_BYTES as u64;
+    assert!(segments < 1500, "{segments} segments, {} reused", reused.load(Ordering::Relaxed));
     fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]
-fn blocks_come_back_to_a_program_that_has_little_storage() {
+fn segments_come_back_to_a_program_that_has_little_storage() {
     let directory = directory("little");
     let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
     let mut program = busy_program(2, 150_000);
@@ -404,12 +408,12 @@ fn blocks_come_back_to_a_program_that_has_little_storage() {
         Player { file: &file, spool: &program.spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
     // Between two parts the drain has time to give everything back.
     for part in journal.chunks(30_000) {
-        part.iter().for_each(|&(block, slots)| player.write(block, slots));
+        part.iter().for_each(|&(segment, slots)| player.write(segment, slots));
         std::thread::sleep(Duration::from_millis(510));
         (0..3).for_each(|_| assert!(drain.step().is_ok()));
     }
     assert_eq!(drain.findings(), []);
-    assert!(player.reused > 10, "only {} blocks were used again", player.reused);
+    assert!(player.reused > 10, "only {} segments were used again", player.reused);
     let (summary, findings) = drain.finish().unwrap();
     assert_eq!(findings, []);
     assert_eq!(summary.allocations, program.allocations);
@@ -428,7 +432,7 @@ fn a_packed_file_of_a_killed_drain_opens() {
     let places = HashMap::new();
     let mut player =
         Player { file: &file, spool: &program.spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
-    journal.iter().for_each(|&(block, slots)| player.write(block, slots));
+    journal.iter().for_each(|&(segment, slots)| player.write(segment, slots));
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(300));
         drain.step().unwrap();
@@ -487,7 +491,7 @@ fn drains_until_it_is_killed() {
 }
 
 /// So much room in the file that the program needs nobody.
-const ROOM_BLOCKS: u64 = 256;
+const ROOM_SEGMENTS: u64 = 256;
 
 #[test]
 fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
@@ -500,8 +504,8 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
         let mut program = busy_program(3, 40_000);
         let journal = program.spool.journal.take().unwrap();
         let file = begin(&spool_path, &program.spool);
-        file.set_len(ROOM_BLOCKS * SEGMENT_BYTES as u64).unwrap();
-        file.write_all_at(&ROOM_BLOCKS.to_le_bytes(), control::BACKED_SEGMENTS as u64).unwrap();
+        file.set_len(ROOM_SEGMENTS * SEGMENT_BYTES as u64).unwrap();
+        file.write_all_at(&ROOM_SEGMENTS.to_le_bytes(), control::BACKED_SEGMENTS as u64).unwrap();
         let mut drain = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "drains_until_it_is_killed"])
             .env(DRAINED, &spool_path)
@@ -516,11 +520,11 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
         let mut player =
             Player { file: &file, spool: &program.spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
         let (before, after) = journal.split_at(random.below(journal.len() as u64) as usize);
-        before.iter().for_each(|&(block, slots)| player.write(block, slots));
+        before.iter().for_each(|&(segment, slots)| player.write(segment, slots));
         std::thread::sleep(Duration::from_micros(random.below(6000)));
         drain.kill().unwrap();
         drain.wait().unwrap();
-        after.iter().for_each(|&(block, slots)| player.write(block, slots));
+        after.iter().for_each(|&(segment, slots)| player.write(segment, slots));
         // Under either name it is the same recording.
         for path in [&packed_path, &spool_path] {
             let recording = Recording::open(path).unwrap();
@@ -552,7 +556,7 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
                 recording.findings().iter().any(|finding| matches!(finding, Finding::Continued { .. }));
             let all_in_spool =
                 !recording.findings().iter().any(|finding| matches!(finding, Finding::Drained { .. }));
-            // Before the first block is given back, the spool has everything.
+            // Before the first segment is given back, the spool has everything.
             assert!(is_continued || *path == spool_path && all_in_spool, "{context}");
             continued += u32::from(is_continued);
             retained += u32::from(answer.frees < frees);
@@ -572,7 +576,7 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
     }
     assert!(
         continued > 15 && retained > 0,
-        "{continued} were continued, {retained} had blocks of before the kill"
+        "{continued} were continued, {retained} had segments of before the kill"
     );
     fs::remove_dir_all(directory).unwrap();
 }
@@ -584,7 +588,7 @@ fn follow(path: &Path, write: &mut dyn FnMut() -> bool) -> Vec<i64> {
     let mut marks = Vec::new();
     let mut times = Vec::new();
     let mut has_more = true;
-    let mut sink = |event: &Event, _: &dyn Tables, _: Option<&mut Names>| {
+    let mut sink = |event: &Event, _: &dyn Tables, _: Option<&mut AddressNames>| {
         times.push(event.nanos);
         if let What::Mark { value: MarkValue::Integer(number), .. } = event.what {
             marks.push(number);
@@ -630,9 +634,9 @@ fn a_spool_that_grows_is_followed_and_nothing_is_read_twice() {
     let path = directory.join("spool");
     let (program, journal) = ending_program();
     let file = begin(&path, &program.spool);
-    file.set_len(ROOM_BLOCKS * SEGMENT_BYTES as u64).unwrap();
+    file.set_len(ROOM_SEGMENTS * SEGMENT_BYTES as u64).unwrap();
     let recording = control::State::Recording.to_word();
-    for (word, value) in [(control::BACKED_SEGMENTS, ROOM_BLOCKS), (control::STATE, recording)] {
+    for (word, value) in [(control::BACKED_SEGMENTS, ROOM_SEGMENTS), (control::STATE, recording)] {
         file.write_all_at(&value.to_le_bytes(), word as u64).unwrap();
     }
     let places = HashMap::new();
@@ -648,7 +652,7 @@ fn a_spool_that_grows_is_followed_and_nothing_is_read_twice() {
         }
         attempts += 1;
         let part = parts.next();
-        part.into_iter().flatten().for_each(|&(block, slots)| player.write(block, slots));
+        part.into_iter().flatten().for_each(|&(segment, slots)| player.write(segment, slots));
         part.is_some()
     });
     assert!(attempts > 10, "{attempts} attempts");
@@ -670,7 +674,7 @@ fn a_recording_that_is_being_packed_is_followed() {
     let mut parts = journal.chunks(3_001);
     let marks = follow(&packed_path, &mut || match parts.next() {
         Some(part) => {
-            part.iter().for_each(|&(block, slots)| player.write(block, slots));
+            part.iter().for_each(|&(segment, slots)| player.write(segment, slots));
             drain.as_mut().unwrap().step().unwrap();
             true
         }
@@ -724,16 +728,16 @@ fn external_marks_are_in_the_spool_and_in_the_drained_file() {
         file.read_exact_at(&mut bytes, control::CLAIMED_SEGMENTS as u64).unwrap();
         bytes
     });
-    assert_eq!(claimed, 2, "the mark has a block of its own");
+    assert_eq!(claimed, 2, "the mark has a segment of its own");
     let places = HashMap::new();
     let mut player =
         Player { file: &file, spool: &program.spool, places, claimed, taken: 0, claims: 1, reused: 0 };
     let (first, second) = journal.split_at(journal.len() / 2);
-    first.iter().for_each(|&(block, slots)| player.write(block, slots));
+    first.iter().for_each(|&(segment, slots)| player.write(segment, slots));
     drain.step().unwrap();
     mark_from_outside(&spool_path, &[b'x'; 5000]).unwrap();
     player.claimed += 1;
-    second.iter().for_each(|&(block, slots)| player.write(block, slots));
+    second.iter().for_each(|&(segment, slots)| player.write(segment, slots));
 
     let known = |text: &str| (text.to_owned(), "cairn".to_owned());
     let expected = vec![known("before"), known(&"x".repeat(4096))];

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::slices::SliceOptions;
-use cairn_analysis::heap::{HeapRead, HeapRecording, LiveHeap, Scope, Stacks, Sums};
+use cairn_analysis::heap::{HeapRead, HeapRecording, LiveFilter, LiveHeap, Scope, Stacks, Sums};
 use cairn_format::recording::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, control};
 use cairn_recording::{Drain, EndReason, Finding, Recording};
 use spool::{Program, Random, Spool};
@@ -25,26 +25,26 @@ use spool::{Program, Random, Spool};
 struct Writer<'a> {
     file: File,
     spool: &'a Spool,
-    /// For each block of the spool: where it is in the file, and how much of it was written.
+    /// For each segment of the spool: where it is in the file, and how much of it was written.
     places: HashMap<usize, (u64, usize)>,
     claimed: u64,
     taken: u64,
 }
 
 impl<'a> Writer<'a> {
-    /// The file with its first block, and room for a program that nobody drains.
+    /// The file with its first segment, and room for a program that nobody drains.
     fn new(path: &Path, spool: &'a Spool) -> Self {
-        const ROOM_BLOCKS: u64 = 4096;
+        const ROOM_SEGMENTS: u64 = 4096;
         let mut first = spool.to_bytes();
         first.truncate(SEGMENT_BYTES);
         fs::write(path, first).unwrap();
         let file = File::options().read(true).write(true).open(path).unwrap();
-        file.set_len(ROOM_BLOCKS * SEGMENT_BYTES as u64).unwrap();
+        file.set_len(ROOM_SEGMENTS * SEGMENT_BYTES as u64).unwrap();
         let writer = Self { file, spool, places: HashMap::new(), claimed: 1, taken: 0 };
         let recording = control::State::Recording.to_word();
         for (word, value) in [
             (control::CLAIMED_SEGMENTS, 1),
-            (control::BACKED_SEGMENTS, ROOM_BLOCKS),
+            (control::BACKED_SEGMENTS, ROOM_SEGMENTS),
             (control::STATE, recording),
         ] {
             writer.set(word as u64, value);
@@ -61,11 +61,11 @@ impl<'a> Writer<'a> {
         self.file.read_exact_at(&mut word, control::FREE_GIVEN as u64).unwrap();
         if u64::from_le_bytes(word) > self.taken {
             let entry = self.taken as usize % control::FREE_RING_ENTRIES;
-            let mut block = [0; 4];
-            self.file.read_exact_at(&mut block, (control::FREE_RING + entry * 4) as u64).unwrap();
+            let mut segment = [0; 4];
+            self.file.read_exact_at(&mut segment, (control::FREE_RING + entry * 4) as u64).unwrap();
             self.taken += 1;
             self.set(control::FREE_TAKEN as u64, self.taken);
-            return u32::from_le_bytes(block).into();
+            return u32::from_le_bytes(segment).into();
         }
         self.claimed += 1;
         self.set(control::CLAIMED_SEGMENTS as u64, self.claimed);
@@ -74,36 +74,36 @@ impl<'a> Writer<'a> {
 
     /// Writes all of this, segment by segment: a later reader sees no difference.
     fn write_all(&mut self, journal: &[(usize, usize)]) {
-        let mut blocks: Vec<(usize, usize)> = Vec::new();
+        let mut segments: Vec<(usize, usize)> = Vec::new();
         let mut places: HashMap<usize, usize> = HashMap::new();
-        for &(block, slots) in journal {
-            let place = *places.entry(block).or_insert_with(|| {
-                blocks.push((block, 0));
-                blocks.len() - 1
+        for &(segment, slots) in journal {
+            let place = *places.entry(segment).or_insert_with(|| {
+                segments.push((segment, 0));
+                segments.len() - 1
             });
-            blocks[place].1 += slots;
+            segments[place].1 += slots;
         }
-        blocks.into_iter().for_each(|(block, slots)| self.write(block, slots));
+        segments.into_iter().for_each(|(segment, slots)| self.write(segment, slots));
     }
 
-    fn write(&mut self, block: usize, slots: usize) {
-        let (head, content) = self.spool.block(block);
-        if !self.places.contains_key(&block) {
+    fn write(&mut self, segment: usize, slots: usize) {
+        let (head, content) = self.spool.content_of(segment);
+        if !self.places.contains_key(&segment) {
             let place = self.claim() * SEGMENT_BYTES as u64;
             let head = SegmentHeader { committed_bytes: 0, ..head };
             let mut bytes = head.to_bytes();
             bytes[SegmentHeader::COMMITTED_OFFSET..][..8].fill(0);
             self.file.write_all_at(&bytes, place).unwrap();
             self.set(place + SegmentHeader::COMMITTED_OFFSET as u64, SEGMENT_HEADER_BYTES as u64);
-            self.places.insert(block, (place, 0));
+            self.places.insert(segment, (place, 0));
         }
-        let (place, written) = self.places[&block];
+        let (place, written) = self.places[&segment];
         let slots_to_write = &content[written..written + slots];
         let bytes: Vec<u8> = slots_to_write.iter().flat_map(|slot| slot.to_le_bytes()).collect();
         self.file.write_all_at(&bytes, place + (SEGMENT_HEADER_BYTES + written * 8) as u64).unwrap();
         let end = SEGMENT_HEADER_BYTES + (written + slots) * 8;
         self.set(place + SegmentHeader::COMMITTED_OFFSET as u64, end as u64);
-        self.places.insert(block, (place, written + slots));
+        self.places.insert(segment, (place, written + slots));
     }
 }
 
@@ -537,5 +537,128 @@ fn finished_recordings_are_read_at_once() {
     fs::write(directory.join("other"), "no recording").unwrap();
     assert!(LiveHeap::open(&directory.join("other")).is_err());
     assert!(LiveHeap::open(&directory.join("nothing")).is_err());
+    fs::remove_dir_all(directory).unwrap();
+}
+
+/// A program whose second thread gets its name in the middle of its events.
+fn program_with_late_name() -> (Program, Vec<(usize, usize)>) {
+    let mut random = Random(11);
+    let mut program = Program::new(3, 8);
+    program.spool.begin_journal();
+    program.spool.header.process = std::process::id();
+    let stacks = program.spool.stacks(20);
+    for number in 0..20_000 {
+        program.counter += random.below(400);
+        if number == 10_000 {
+            let counter = program.counter;
+            program.spool.named(2, counter, "worker");
+        }
+        let thread = 1 + random.below(3) as u32;
+        if program.live.len() < 100 && random.below(5) < 3 || program.live.is_empty() {
+            program.alloc(thread, 16 + random.below(1000), stacks[random.below(12) as usize]);
+        } else {
+            let index = random.below(program.live.len() as u64) as usize;
+            program.free(thread, index);
+        }
+    }
+    let counter = program.counter;
+    program.spool.clock(counter + 3_000_000);
+    let journal = program.spool.journal.take().unwrap();
+    (program, journal)
+}
+
+/// Reads the blocks that a filter lets in, once they are all there.
+fn read_filtered(path: &Path, filter: &LiveFilter) -> HeapRead {
+    let heap = HeapRecording::new(Recording::open(path).unwrap());
+    let threads = heap.about().threads;
+    let matching = |wanted: &Vec<String>| {
+        let matches =
+            (0..).zip(&threads).filter(|(_, thread)| wanted.iter().any(|name| thread.is_called(name)));
+        matches.map(|(index, _)| index).collect()
+    };
+    let scope = Scope {
+        sizes: filter.sizes.clone(),
+        threads: filter.threads.as_ref().map(matching),
+        ..Scope::default()
+    };
+    heap.read(scope).unwrap()
+}
+
+// Failed before: sums of a heap that grows had no filter.
+#[test]
+fn live_filter_counts_what_a_filtered_read_counts() {
+    let filters = [
+        LiveFilter { sizes: 100..=400, threads: None },
+        LiveFilter { threads: Some(vec!["worker".to_owned()]), ..LiveFilter::default() },
+        LiveFilter { sizes: 0..=500, threads: Some(vec!["worker".to_owned(), "1003".to_owned()]) },
+        LiveFilter { threads: Some(vec!["nobody".to_owned()]), ..LiveFilter::default() },
+    ];
+    let directory = directory("filtered");
+    let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+    let (program, journal) = program_with_late_name();
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    drain.set_flush_after(Duration::ZERO);
+    let mut heaps: Vec<LiveHeap> =
+        filters.iter().map(|filter| LiveHeap::open_filtered(&spool_path, filter.clone()).unwrap()).collect();
+    let mut compared = 0;
+    for part in journal.chunks(1_001) {
+        writer.write_all(part);
+        drain.step().unwrap();
+        drain.step().unwrap();
+        drain.usage(1 << 20, None, 1, 5);
+        drain.step().unwrap();
+        let copy = directory.join("copy");
+        fs::copy(&packed_path, &copy).unwrap();
+        for (heap, filter) in heaps.iter_mut().zip(&filters) {
+            assert!(!catch_up(heap));
+            let (live, whole) = (heap.snapshot(), read_filtered(&copy, filter));
+            assert_eq!(live.profile.stacks, whole.profile.stacks);
+            assert_eq!(live.profile.threads, whole.profile.threads);
+            assert_eq!(live.profile.sizes, whole.profile.sizes);
+            assert_eq!(live.profile.totals, whole.profile.totals);
+            compared += 1;
+        }
+    }
+    assert!(compared > 20, "{compared}");
+    drain.ended(EndReason::Exit);
+    drain.finish().unwrap();
+    fs::rename(&packed_path, &spool_path).unwrap();
+    for (heap, filter) in heaps.iter_mut().zip(&filters) {
+        assert!(catch_up(heap));
+        assert_equal(&heap.snapshot(), &read_filtered(&spool_path, filter));
+    }
+    let counted: Vec<u64> = heaps.iter().map(|heap| heap.snapshot().profile.totals.allocations).collect();
+    assert!(counted[..3].iter().all(|&count| count > 1000) && counted[3] == 0, "{counted:?}");
+    fs::remove_dir_all(directory).unwrap();
+}
+
+// Failed before: as above.
+#[test]
+fn live_filter_counts_events_before_the_thread_name() {
+    let directory = directory("late-name");
+    let path = directory.join("it.cairn");
+    let (program, journal) = program_with_late_name();
+    let mut writer = Writer::new(&path, &program.spool);
+    let filter = LiveFilter { threads: Some(vec!["worker".to_owned()]), ..LiveFilter::default() };
+    let mut heap = LiveHeap::open_filtered(&path, filter.clone()).unwrap();
+    let mut counts_seen = Vec::new();
+    for part in journal.chunks(journal.len() / 10 + 1) {
+        writer.write_all(part);
+        catch_up(&mut heap);
+        counts_seen.push(heap.snapshot().profile.totals.allocations);
+    }
+    // No sum grows by a part of the thread's events: before its name there are none, then all.
+    let first = counts_seen.iter().position(|&count| count > 0).unwrap();
+    assert!(first >= 3 && counts_seen[first] > counts_seen.last().unwrap() / 3, "{counts_seen:?}");
+    let (live, whole) = (heap.snapshot(), read_filtered(&path, &filter));
+    assert_eq!(counts(&live.profile.totals), counts(&whole.profile.totals));
+    for (live, whole) in [
+        (&live.profile.stacks, &whole.profile.stacks),
+        (&live.profile.threads, &whole.profile.threads),
+        (&live.profile.sizes, &whole.profile.sizes),
+    ] {
+        assert!(live.iter().map(counts).eq(whole.iter().map(counts)));
+    }
     fs::remove_dir_all(directory).unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cairn_analysis::heap::slices::{Entry, SliceOptions, Slices};
+use cairn_analysis::heap::slices::{SliceEntry, SliceOptions, Slices};
 use cairn_analysis::heap::{Aggregator, LOST_STACK, Sampling, Scope, lifetime_class, size_class};
 use proptest::prelude::*;
 
@@ -48,8 +48,13 @@ fn events(lives: &[Life]) -> Vec<(u64, Event)> {
 type Key = (&'static str, u32, u32);
 
 /// Returns the entries of slices of this width, from the first events.
-fn model(lives: &[Life], events: &[(u64, Event)], scope: &Scope, slice_nanos: u64) -> BTreeMap<Key, Entry> {
-    let mut entries: BTreeMap<Key, Entry> = BTreeMap::new();
+fn model(
+    lives: &[Life],
+    events: &[(u64, Event)],
+    scope: &Scope,
+    slice_nanos: u64,
+) -> BTreeMap<Key, SliceEntry> {
+    let mut entries: BTreeMap<Key, SliceEntry> = BTreeMap::new();
     let mut latest = [usize::MAX; THREADS as usize];
     let mut alive = vec![false; lives.len()];
     let slice = |nanos: u64| (nanos / slice_nanos) as u32;
@@ -57,8 +62,9 @@ fn model(lives: &[Life], events: &[(u64, Event)], scope: &Scope, slice_nanos: u6
     let rows = |life: &Life| {
         [("stack", life.stack), ("size", size_class(life.size_bytes) as u32), ("thread", life.thread)]
     };
-    let mut change = |kind, row, slice, change: &dyn Fn(&mut Entry)| {
-        let entry = entries.entry((kind, row, slice)).or_insert(Entry { row, slice, ..Entry::default() });
+    let mut change = |kind, row, slice, change: &dyn Fn(&mut SliceEntry)| {
+        let entry =
+            entries.entry((kind, row, slice)).or_insert(SliceEntry { row, slice, ..SliceEntry::default() });
         change(entry);
     };
     for &(nanos, event) in events.iter().take_while(|&&(nanos, _)| nanos <= scope.to_nanos) {
@@ -102,11 +108,13 @@ fn model(lives: &[Life], events: &[(u64, Event)], scope: &Scope, slice_nanos: u6
         }
     }
     // Blocks without bytes that were allocated and freed leave an entry: their number.
-    entries.retain(|_, entry| *entry != Entry { row: entry.row, slice: entry.slice, ..Entry::default() });
+    entries.retain(|_, entry| {
+        *entry != SliceEntry { row: entry.row, slice: entry.slice, ..SliceEntry::default() }
+    });
     entries
 }
 
-fn reported(slices: &Slices) -> BTreeMap<Key, Entry> {
+fn reported(slices: &Slices) -> BTreeMap<Key, SliceEntry> {
     let lists = [
         ("stack", &slices.stacks),
         ("size", &slices.sizes),
@@ -118,7 +126,7 @@ fn reported(slices: &Slices) -> BTreeMap<Key, Entry> {
         assert!(list.is_sorted_by_key(|entry| (entry.row, entry.slice)), "{kind}");
         for entry in list {
             assert!((entry.slice as usize) < slices.count, "{kind}: {entry:?}");
-            let nothing = Entry { row: entry.row, slice: entry.slice, ..Entry::default() };
+            let nothing = SliceEntry { row: entry.row, slice: entry.slice, ..SliceEntry::default() };
             if *entry != nothing {
                 assert_eq!(all.insert((kind, entry.row, entry.slice), *entry), None, "{kind}");
             }

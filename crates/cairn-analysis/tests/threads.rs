@@ -78,9 +78,9 @@ fn job(number: u32) -> u32 {
 ///
 /// Each job frees half of its own allocations, and some of those that the one before left.
 /// `between` is called before each job.
-fn jobs(block_bytes: usize, mut between: impl FnMut(u32, &Program)) -> Program {
+fn jobs(segment_bytes: usize, mut between: impl FnMut(u32, &Program)) -> Program {
     let mut program = Program::new(1, 4);
-    program.spool.block_bytes = block_bytes;
+    program.spool.segment_bytes = segment_bytes;
     program.spool.header.process = std::process::id();
     let stacks = program.spool.stacks(20);
     program.spool.named(1, START + 10, "main");
@@ -136,8 +136,8 @@ const SIZES: [usize; 2] = [SEGMENT_BYTES, 512];
 // Failed before: one thread `job-7` with the events of all eight.
 #[test]
 fn threads_in_turn_are_rows_of_their_own_in_both_shapes() {
-    for block_bytes in SIZES {
-        let recording = Recording::from_bytes(jobs(block_bytes, |_, _| {}).finish()).unwrap();
+    for segment_bytes in SIZES {
+        let recording = Recording::from_bytes(jobs(segment_bytes, |_, _| {}).finish()).unwrap();
         assert_eq!(rows(&recording), expected());
         let numbers: Vec<u32> = recording.threads().iter().map(|thread| thread.id.number()).collect();
         assert_eq!(numbers, (1..=JOBS + 1).collect::<Vec<_>>());
@@ -222,20 +222,21 @@ fn threads_in_turn_share_no_events_of_signal_handlers() {
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
-// Failed before: as one thread, whose first blocks were of another kernel thread.
+// Failed before: as one thread, whose first segments were of another kernel thread.
 #[test]
 fn threads_of_a_ring_without_start_are_distinguished() {
     let mut program = jobs(512, |_, _| {});
-    program.spool.block_bytes = SEGMENT_BYTES;
+    program.spool.segment_bytes = SEGMENT_BYTES;
     let mut bytes = program.finish();
-    // As if overwritten: the first half of the blocks, with half of the records that say that a
+    // As if overwritten: the first half of the segments, with half of the records that say that a
     // thread began.
-    let blocks = bytes.len() / SEGMENT_BYTES;
-    let of_lane = |block: &[u8]| u32::from_le_bytes([block[4], block[5], block[6], block[7]]) == LANE;
-    let jobs_blocks: Vec<usize> =
-        (1..blocks).filter(|block| of_lane(&bytes[block * SEGMENT_BYTES..])).collect();
-    for block in &jobs_blocks[..jobs_blocks.len() / 2] {
-        bytes[block * SEGMENT_BYTES..][..SEGMENT_BYTES].fill(0);
+    let segments = bytes.len() / SEGMENT_BYTES;
+    let of_lane =
+        |segment: &[u8]| u32::from_le_bytes([segment[4], segment[5], segment[6], segment[7]]) == LANE;
+    let jobs_segments: Vec<usize> =
+        (1..segments).filter(|segment| of_lane(&bytes[segment * SEGMENT_BYTES..])).collect();
+    for segment in &jobs_segments[..jobs_segments.len() / 2] {
+        bytes[segment * SEGMENT_BYTES..][..SEGMENT_BYTES].fill(0);
     }
     let recording = Recording::from_bytes(bytes).unwrap();
     let lost = |finding: &Finding| matches!(finding, Finding::MissingSegments { thread: LANE, .. });
@@ -251,8 +252,8 @@ fn threads_of_a_ring_without_start_are_distinguished() {
 // Failed before: all marks in the window were those of `job-7`.
 #[test]
 fn threads_in_turn_are_distinguished_in_a_window() {
-    for block_bytes in SIZES {
-        let bytes = jobs(block_bytes, |_, _| {}).finish();
+    for segment_bytes in SIZES {
+        let bytes = jobs(segment_bytes, |_, _| {}).finish();
         let whole = Recording::from_bytes(bytes.clone()).unwrap();
         for number in [0, 3, JOBS - 1] {
             let of_job = whole.threads().iter().find(|thread| thread.kernel_thread == job(number)).unwrap();
@@ -273,14 +274,14 @@ fn grow(file: &fs::File, before: &[u8], after: &[u8]) {
             file.write_all_at(word, index as u64 * 8).unwrap();
         }
     }
-    let blocks = (after.len() / SEGMENT_BYTES) as u64;
-    file.write_all_at(&blocks.to_le_bytes(), control::CLAIMED_SEGMENTS as u64).unwrap();
+    let segments = (after.len() / SEGMENT_BYTES) as u64;
+    file.write_all_at(&segments.to_le_bytes(), control::CLAIMED_SEGMENTS as u64).unwrap();
 }
 
 /// The file of the jobs as it was before each of them, and at the end.
-fn states(block_bytes: usize) -> Vec<Vec<u8>> {
+fn states(segment_bytes: usize) -> Vec<Vec<u8>> {
     let mut states = Vec::new();
-    let program = jobs(block_bytes, |_, program| states.push(program.spool.to_bytes()));
+    let program = jobs(segment_bytes, |_, program| states.push(program.spool.to_bytes()));
     states.push(program.finish());
     states
 }
@@ -288,10 +289,10 @@ fn states(block_bytes: usize) -> Vec<Vec<u8>> {
 // Failed before: `job-7` had all events while the file grew and behind it.
 #[test]
 fn threads_in_turn_are_distinguished_while_growing() {
-    for block_bytes in SIZES {
-        let directory = directory(&format!("live-{block_bytes}"));
+    for segment_bytes in SIZES {
+        let directory = directory(&format!("live-{segment_bytes}"));
         let path = directory.join("it.cairn");
-        let states = states(block_bytes);
+        let states = states(segment_bytes);
         fs::write(&path, &states[0]).unwrap();
         let file = fs::File::options().write(true).open(&path).unwrap();
         let mut heap = LiveHeap::open(&path).unwrap();
@@ -324,13 +325,13 @@ fn threads_in_turn_are_distinguished_while_growing() {
 fn threads_in_turn_are_distinguished_when_drained() {
     use cairn_recording::Drain;
 
-    for block_bytes in SIZES {
+    for segment_bytes in SIZES {
         // Killed at every state, and never.
         for killed in 1..=JOBS as usize + 2 {
-            let directory = directory(&format!("drained-{block_bytes}-{killed}"));
+            let directory = directory(&format!("drained-{segment_bytes}-{killed}"));
             let path = directory.join("it.cairn");
             let packed = directory.join("it.cairn.new");
-            let states = states(block_bytes);
+            let states = states(segment_bytes);
             fs::write(&path, &states[0]).unwrap();
             let file = fs::File::options().read(true).write(true).open(&path).unwrap();
             let mut drain = Some(Drain::open(&path, &packed).unwrap());
@@ -358,7 +359,7 @@ fn threads_in_turn_are_distinguished_when_drained() {
             // Frees of what is in the packed file find no block in the spool.
             found.iter_mut().for_each(|row| row.frees = row.frees.max(ALLOCATIONS / 2));
             found[0].frees = 0;
-            assert_eq!(found, expected(), "{block_bytes}, {killed}: {:?}", recording.findings());
+            assert_eq!(found, expected(), "{segment_bytes}, {killed}: {:?}", recording.findings());
             fs::remove_dir_all(directory).unwrap();
         }
     }

@@ -98,7 +98,8 @@ impl Output {
         if !self.is_terminal() {
             return Ok(());
         }
-        Err(output::refusal(output::not_for_terminals(what)))
+        let how = "name a file with -o FILE, or redirect the output";
+        Err(output::refusal(format!("{what} is not written to a terminal; {how}")))
     }
 
     /// Returns the new file with all that was written, if the output is a new file.

@@ -134,11 +134,6 @@ pub(crate) fn refusal(message: impl Into<String>) -> io::Error {
     io::Error::other(Refusal(message.into()))
 }
 
-/// Returns the refusal to write `what` to a terminal, which says how to get a file.
-pub(crate) fn not_for_terminals(what: &str) -> String {
-    format!("{what} is not written to a terminal; name a file with -o FILE, or redirect the output")
-}
-
 /// Returns how a command ends with this error.
 pub(crate) fn outcome_of_error(error: &io::Error) -> Outcome {
     match error.get_ref() {

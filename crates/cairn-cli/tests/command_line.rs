@@ -438,6 +438,10 @@ fn pictures_and_binary_formats_reach_no_terminal() {
         format!("{core} --format pprof"),
         format!("{core} --format heaptrack"),
         format!("snapshot {} --no-symbols -o -", process.id()),
+        "flame packed.cairn".to_owned(),
+        "flame packed.cairn --force -o /dev/tty".to_owned(),
+        "report packed.cairn --format html".to_owned(),
+        "export packed.cairn --format pprof -o -".to_owned(),
     ];
     let shown = lines.map(|line| (scene.on_terminal(&line), line));
     process.kill().unwrap();

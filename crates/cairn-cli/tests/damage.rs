@@ -47,19 +47,19 @@ fn cut(bytes: &mut Vec<u8>) {
     bytes.truncate(bytes.len() * 3 / 5);
 }
 
-/// The second block of a lane of a spool, not the last one.
-fn zero_block(bytes: &mut [u8]) {
+/// The second segment of a lane of a spool, not the last one.
+fn zero_segment(bytes: &mut [u8]) {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    let blocks = bytes.len() / SEGMENT_BYTES;
-    let lane = |block: usize| (word(block * SEGMENT_BYTES + 4), word(block * SEGMENT_BYTES + 8));
-    let sequence = |block: usize| word(block * SEGMENT_BYTES + 12);
-    let is_inner = |&block: &usize| {
-        word(block * SEGMENT_BYTES) != 0
-            && sequence(block) == 1
-            && (1..blocks).any(|other| lane(other) == lane(block) && sequence(other) == 2)
+    let segments = bytes.len() / SEGMENT_BYTES;
+    let lane = |segment: usize| (word(segment * SEGMENT_BYTES + 4), word(segment * SEGMENT_BYTES + 8));
+    let sequence = |segment: usize| word(segment * SEGMENT_BYTES + 12);
+    let is_inner = |&segment: &usize| {
+        word(segment * SEGMENT_BYTES) != 0
+            && sequence(segment) == 1
+            && (1..segments).any(|other| lane(other) == lane(segment) && sequence(other) == 2)
     };
-    let block = (1..blocks).find(is_inner).expect("a lane of three blocks");
-    bytes[block * SEGMENT_BYTES..][..SEGMENT_BYTES].fill(0);
+    let segment = (1..segments).find(is_inner).expect("a lane of three segments");
+    bytes[segment * SEGMENT_BYTES..][..SEGMENT_BYTES].fill(0);
 }
 
 /// The state of a file, and the exit codes of commands that read events or only marks.
@@ -92,7 +92,7 @@ const CASES: [Case; 7] = [
     // The events answer, and nothing is missing.
     Case { name: "sums", damage: |bytes| flip(bytes, ChunkKind::SUMS), is_spool: false, events: 0, marks: 0 },
     Case { name: "whole-spool", damage: |_| {}, is_spool: true, events: 0, marks: 0 },
-    Case { name: "zeroed-block", damage: |bytes| zero_block(bytes), is_spool: true, events: 3, marks: 3 },
+    Case { name: "zeroed-segment", damage: |bytes| zero_segment(bytes), is_spool: true, events: 3, marks: 3 },
 ];
 
 struct Files {
@@ -128,7 +128,7 @@ fn files(test: &str) -> Files {
         let bytes = fs::read(&spool).unwrap();
         u64::from_le_bytes(bytes[control::CLAIMED_SEGMENTS..][..8].try_into().unwrap())
     };
-    assert!(claimed > 4, "{claimed} blocks");
+    assert!(claimed > 4, "{claimed} segments");
     Files { packed: fs::read(path).unwrap(), spool: fs::read(spool).unwrap(), directory }
 }
 

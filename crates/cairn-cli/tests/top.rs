@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "it serves other tests too")]
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::num::NonZero;
@@ -352,6 +353,81 @@ fn without_a_terminal_there_are_tables() {
     let digits: String =
         all.split("allocations ").nth(1).unwrap().chars().take_while(|c| *c != ' ').collect();
     assert_eq!(digits.replace(',', ""), allocations.to_string());
+}
+
+/// The live bytes of each row, as they are shown, by the name of the row.
+fn live_of_rows(table: &str) -> BTreeMap<String, String> {
+    let rows = table.lines().skip_while(|line| !line.contains("LIVE")).skip(1);
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[words.len() - 2].to_owned(), format!("{} {}", words[0], words[1]))
+    };
+    rows.map(row).filter(|(_, live)| live != "0 B").collect()
+}
+
+// Failed before: top refused both kinds of filters.
+#[test]
+fn top_filters_sizes_and_threads_as_report_does() {
+    let directory = scratch("top-filters");
+    let program = compile(&directory, "live.c", HOSTILE, &[]);
+    let mut recorded = Recorded::start(&directory, &program, &["2", "900"]);
+    let process = &recorded.process;
+    let text = |arguments: &[&str]| {
+        let output = run(cairn().args(arguments).env("COLUMNS", "130").current_dir(&directory));
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    // While it runs: a thread that is not there yet is no error, its rows are missing.
+    let (code, table, errors) = text(&["top", process, "--once", "--filter", "size=5000.."]);
+    assert!(
+        code == 0 && table.contains("grows_for_ever") && !table.contains("comes_and_goes"),
+        "{table}{errors}"
+    );
+    let (code, table, errors) = text(&["top", process, "--once", "--filter", "thread=nobody"]);
+    assert!(code == 0 && table.contains("no thread of this name"), "{table}{errors}");
+    recorded.end();
+
+    let heap = HeapRecording::new(Recording::open(&recorded.path).unwrap());
+    let threads = heap.about().threads;
+    let worker = threads.iter().find(|thread| thread.name.contains("worker")).unwrap();
+    let (by_name, by_number) =
+        (format!("thread={}", worker.name), format!("thread={}", worker.kernel_thread));
+    let filters = [
+        &["size=..500"][..],
+        &["size=1KiB..2KiB", "size=4KiB.."],
+        &[&by_name],
+        &[&by_number, "size=1KiB.."],
+        &[&by_number, "size=1KiB..", "function=is_freed*"],
+    ];
+    for filters in filters {
+        let filters: Vec<&str> = filters.iter().flat_map(|filter| ["--filter", *filter]).collect();
+        let (code, table, errors) =
+            text(&[&["top", "it.cairn", "--once", "--full", "--by", "function"], &filters[..]].concat());
+        assert_eq!((code, errors.as_str()), (0, ""), "{filters:?}");
+        let report = ["report", "it.cairn", "--json", "--full", "--by", "function", "--cost", "leaked"];
+        let (code, report, _) = text(&[&report, &filters[..]].concat());
+        assert_eq!(code, 0, "{filters:?}");
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        let bytes_of = |entry: &serde_json::Value| {
+            let shown = match entry["leaked_bytes"].as_u64().unwrap() {
+                bytes @ ..1024 => format!("{bytes} B"),
+                bytes @ ..1_048_524 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+                bytes => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+            };
+            (entry["function"].as_str().unwrap().to_owned(), shown)
+        };
+        let expected: BTreeMap<String, String> =
+            report["top"].as_array().unwrap().iter().map(bytes_of).collect();
+        assert!(!expected.is_empty(), "{filters:?}");
+        assert_eq!(live_of_rows(&table), expected, "{filters:?}\n{table}");
+    }
+    let (code, _, errors) = text(&["top", "it.cairn", "--once", "--filter", "thread=nobody"]);
+    assert!(code == 1 && errors.contains("no thread \"nobody\""), "{errors}");
+    // Rows of threads are known of chosen threads and sizes, and not of chosen functions.
+    let by_thread =
+        |filter: &str| text(&["top", "it.cairn", "--once", "--by", "thread", "--filter", filter]).1;
+    assert!(by_thread(&by_number).contains("worker"));
+    assert!(by_thread("function=work").contains("threads are not known"));
 }
 
 #[test]

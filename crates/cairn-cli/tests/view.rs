@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 use client::Server;
 use support::{cairn, compile, scratch};
 
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures");
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ends its process with the test, however that ends.
@@ -106,6 +108,57 @@ fn view_follows_and_controls_a_running_program() {
     viewer.signal("-INT");
     until("the end of the view", || viewer.0.try_wait().unwrap().is_some());
     assert!(viewer.0.wait().unwrap().success(), "Ctrl-C is how it ends");
+}
+
+// Failed before: unknown options, and functions were refused.
+#[test]
+fn view_begins_with_the_part_that_options_choose() {
+    let directory = scratch("view-options");
+    for name in ["one.cairn", "two.cairn"] {
+        fs::copy(format!("{FIXTURES}/recordings/v1/packed.cairn"), directory.join(name)).unwrap();
+    }
+    let url = |words: &[&str]| {
+        let mut command = cairn();
+        command.args(["view", "--no-open", "--no-symbols"]).args(words).current_dir(&directory);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut running = Running(command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(running.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        line.trim_end().split_once('#').map_or_else(String::new, |(_, state)| state.to_owned())
+    };
+    for (words, state) in [
+        (&["one.cairn"][..], ""),
+        (&["one.cairn", "--from", "1ms", "--to", "2ms"], "from=1000000&to=2000000"),
+        (&["one.cairn", "--at", "5us"], "to=5000"),
+        (&["one.cairn", "--limit", "7"], "limit=7"),
+        (&["one.cairn", "-n", "2.5%"], "limit=2.5%25"),
+        (&["one.cairn", "--full"], "limit=all"),
+        (
+            &["one.cairn", "--filter", "function=load *", "--filter", "module=lib*"],
+            "function=load%20%2A&module=lib%2A",
+        ),
+        (
+            &["one.cairn", "two.cairn", "--filter", "thread=a", "--filter", "size=1KiB.."],
+            "thread=a&size=1024-18446744073709551615",
+        ),
+    ] {
+        assert_eq!(url(words), state, "{words:?}");
+    }
+    // The peak is a time of the recording.
+    let peak = url(&["one.cairn", "--at", "peak"]);
+    assert!(peak.strip_prefix("to=").is_some_and(|nanos| nanos.parse::<u64>().unwrap() > 0), "{peak}");
+    for (words, why) in [
+        (&["one.cairn", "two.cairn", "--from", "1s"][..], "choose a part of one file"),
+        (&[".", "--at", "peak"], "choose a part of one file"),
+        (&["one.cairn", "--filter", "thread=a", "--filter", "thread=b"], "one filter of each kind"),
+        (&["one.cairn", "--from", "2s", "--to", "1s"], "the earlier time comes first"),
+        (&["one.cairn", "--full", "--limit", "3"], "cannot be used with"),
+    ] {
+        let output =
+            cairn().args(["view", "--no-open"]).args(words).current_dir(&directory).output().unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(complaint.contains(why) && output.status.code() == Some(2), "{words:?}: {complaint}");
+    }
 }
 
 #[test]

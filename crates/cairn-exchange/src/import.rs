@@ -202,7 +202,7 @@ impl Imported {
     /// # Errors
     ///
     /// As [`open`](Self::open).
-    pub fn open_with_names(path: &Path, names: &mut names::Names) -> Result<Self, ExchangeError> {
+    pub fn open_with_names(path: &Path, names: &mut names::AddressNames) -> Result<Self, ExchangeError> {
         Self::open_with(path, &ImportOptions::default(), Some(names))
     }
 
@@ -214,7 +214,7 @@ impl Imported {
     pub fn open_with(
         path: &Path,
         options: &ImportOptions,
-        names: Option<&mut names::Names>,
+        names: Option<&mut names::AddressNames>,
     ) -> Result<Self, ExchangeError> {
         let is_file = path.metadata().map_err(ExchangeError::reading)?.is_file();
         if is_file {
@@ -227,7 +227,7 @@ impl Imported {
     fn new(
         source: Source,
         options: &ImportOptions,
-        names: Option<&mut names::Names>,
+        names: Option<&mut names::AddressNames>,
     ) -> Result<Self, ExchangeError> {
         let limits = Limits { packed_bytes: source.bytes()?, chosen_bytes: options.max_unpacked_bytes };
         let kind = match options.kind {
@@ -418,7 +418,7 @@ impl ForeignFormats for ImportFormats {
         }
         let import = ImportOptions { max_unpacked_bytes: options.max_unpacked_bytes, kind };
         let symbols = options.symbols.clone().filter(|_| kind == Some(Kind::Tracker));
-        let mut lookups = symbols.map(names::Names::new);
+        let mut lookups = symbols.map(names::AddressNames::new);
         let heap = Imported::open_with(path, &import, lookups.as_mut())?;
         Ok(Some(OpenedImport { heap: Box::new(heap), lookups }))
     }

@@ -52,13 +52,13 @@ fn event_uses_little_stack() {
         let first = use_of(&pair);
         let again = use_of(&pair);
         let marked = use_of(&first_mark);
-        // Over the end of a block, which asks for a fresh one.
+        // Over the end of a segment, which asks for a fresh one.
         let over = use_of(&|| (0..5000).for_each(|_| pair()));
         [bare_first, bare, first, again, marked, over]
     };
     let [bare_first, bare, first, again, marked, over] = std::thread::spawn(measure).join().unwrap();
     let text = format!(
-        "capture first {bare_first}, again {bare}; pair first {first}, again {again}; mark {marked}; next block {over}"
+        "capture first {bare_first}, again {bare}; pair first {first}, again {again}; mark {marked}; next segment {over}"
     );
     std::fs::remove_file(&path).unwrap();
     // Debug builds use several times as much; the figures of a release build are in

@@ -2,7 +2,7 @@
 
 const TOKEN_PLACE = 'cairn-token';
 
-/** Something that the server answered in words. */
+/** A refusal of the server, with its reason. */
 export class Refused extends Error {
   constructor(status, text) {
     super(text);
@@ -38,7 +38,7 @@ export class Api {
     return (await this.ask(`recordings/${encodeURIComponent(id)}`)).json();
   }
 
-  /** The bytes of a recording's content and their version; nothing when it is still the one that is known. */
+  /** The bytes of a recording's content and their version; nothing when the version is the known one. */
   async content(id, words) {
     const answer = await this.ask(`recordings/${encodeURIComponent(id)}/content`, words);
     if (answer.status === 204) return null;
@@ -58,8 +58,8 @@ export class Api {
     return (await this.ask('source', { file })).json();
   }
 
-  /** Tells the program: `start`, `stop`, or `mark` with a text. */
-  async tell(id, wish, text = '') {
+  /** Sends a request to the program: `start`, `stop`, or `mark` with a text. */
+  async send(id, wish, text = '') {
     return (await this.ask(`recordings/${encodeURIComponent(id)}/${wish}`, {}, { method: 'POST', body: text })).json();
   }
 }

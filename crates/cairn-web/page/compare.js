@@ -1,4 +1,4 @@
-// Two recordings side by side: what both held over time, a tree with the growth of each call, and a table of functions.
+// Two recordings side by side: both curves over time, a tree with the growth of each call, and a table of functions.
 
 import { parse } from './content.js';
 import { bytesText, countText, element, nameElement } from './text.js';
@@ -6,10 +6,13 @@ import { METRICS, metricOf, nameUnfreed } from './model.js';
 import { Timeline } from './timeline.js';
 import { DiffModel, DiffFlame, growthText } from './diff.js';
 import { byId } from './main.js';
+import { limitOf } from './state.js';
 
 const GROWTH_ROWS = 100;
 const SIDES = ['before', 'after'];
-/** What is held at the end and what was never freed are the same for whole recordings. */
+/** The parts of the state that hold for both recordings. */
+export const COMPARED_PARTS = ['thread', 'size', 'function', 'module'];
+/** Metrics without `held`: for whole recordings it equals `leaked`. */
 const COMPARED = METRICS.filter((metric) => metric.id !== 'held');
 
 export class Comparison {
@@ -17,7 +20,7 @@ export class Comparison {
   constructor({ api, state, onChoose, onFail }) {
     Object.assign(this, { api, state, onChoose, onFail });
     this.sort = { by: 'growth', isUp: false };
-    this.shownRows = GROWTH_ROWS;
+    this.shownRows = limitOf(state.limit, GROWTH_ROWS).rows;
     byId('compare-metric').replaceChildren(...COMPARED.map((metric) => element('option', { value: metric.id }, metric.name.toLowerCase())));
     this.flame = new DiffFlame({
       scroller: byId('compare-scroller'), spacer: byId('compare-spacer'), canvas: byId('compare-flame'),
@@ -57,14 +60,15 @@ export class Comparison {
     new ResizeObserver(() => this.resize()).observe(byId('compare-scroller'));
   }
 
-  /** Brings both recordings, and what they have in common. */
+  /** Requests both recordings and their comparison. */
   async load(before, after) {
     const started = (this.loading = {});
     byId('comparison-note').textContent = 'Comparing …';
     const words = { before, after };
     for (const side of SIDES) {
+      for (const part of COMPARED_PARTS) words[`${side}_${part}`] = this.state[part];
       const times = /^(\d+)-(\d+)$/.exec(this.state[side]);
-      // What happens at the end of a stretch belongs to the next one.
+      // An event at the end of a stretch belongs to the next one.
       if (times) Object.assign(words, { [`${side}_from`]: times[1], [`${side}_to`]: String(Math.max(Number(times[1]), Number(times[2]) - 1)) });
     }
     const contentOf = async (id) => {
@@ -73,7 +77,7 @@ export class Comparison {
     };
     const isOther = this.ids !== `${before}\n${after}`;
     const [compared, ...contents] = await Promise.all([this.api.comparison(words), ...(isOther ? [contentOf(before), contentOf(after)] : [])]);
-    // Another choice was made meanwhile.
+    // The user has chosen something else meanwhile.
     if (this.loading !== started) return;
     this.ids = `${before}\n${after}`;
     const content = parse(compared, () => Promise.resolve(), 'cairn.comparison/1');
@@ -99,14 +103,14 @@ export class Comparison {
   makeTimelines(contents) {
     this.timelines = {};
     for (const side of SIDES) {
-      // A canvas that had another timeline has its listeners.
+      // The old canvas has listeners of the old timeline.
       const old = byId(`timeline-${side}`);
       const canvas = old.cloneNode();
       old.replaceWith(canvas);
       this.timelines[side] = new Timeline({ canvas, content: contents[side], onBrush: (range) => this.brushed(side, range) });
       this.timelines[side].range = rangeIn(this.state[side], contents[side]);
     }
-    // The same height is the same number of bytes.
+    // Both curves have the same scale.
     const top = Math.max(...SIDES.map((side) => this.timelines[side].top));
     for (const side of SIDES) this.timelines[side].top = top;
   }
@@ -146,6 +150,7 @@ export class Comparison {
     this.found = model.search(state.search);
     flame.found = this.found;
     flame.isFlame = state.view === 'flame';
+    flame.leastShare = limitOf(state.limit, 0).share;
     flame.zoomed = null;
     flame.show(model, model.own(width, this.metric), model.totals(width, this.metric), this.metric, state.inverted === '1');
     if (state.zoom) {
@@ -201,7 +206,7 @@ export class Comparison {
       growth: (f) => after.self[f] - before.self[f], total: (f) => after.total[f] - before.total[f],
     }[by];
     if (value) {
-      // What changed most comes first, in whichever direction, and with the button again what shrank most.
+      // The largest change comes first, in either direction; with the button again, the largest shrinking.
       const size = by === 'before' || by === 'after' || isUp ? value : (f) => Math.abs(value(f));
       order.sort((a, b) => (isUp ? size(a) - size(b) : size(b) - size(a)) || a - b);
     } else {
@@ -239,7 +244,7 @@ export class Comparison {
   }
 }
 
-/** The slices of a stretch as the address has it. */
+/** The slices of a stretch of the address. */
 function rangeIn(text, content) {
   if (!/^\d+-\d+$/.test(text)) return null;
   const { count, nanos } = content.slices;

@@ -1,4 +1,4 @@
-// From the text that the page carries to numbers and names. docs/book/reference/page.md tells what there is.
+// Unpacks the content of the page: numbers and names. docs/book/reference/page.md describes the format.
 
 /** The bytes of the page's content. */
 export async function unpack(base64) {
@@ -15,8 +15,8 @@ function fromBase64(base64) {
 }
 
 /**
- * The content: its JSON object, with `column(name)` for the numbers behind it, and `addColumns` for those that come later, which
- * `loadSlices` brings, once.
+ * Parses the content: its JSON object, with `column(name)` for the numbers behind it, and `addColumns` for the columns that
+ * `loadSlices` loads later, once.
  */
 export function parse(bytes, loadSlices, schema = 'cairn.page/1') {
   const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
@@ -36,8 +36,8 @@ export function parse(bytes, loadSlices, schema = 'cairn.page/1') {
 }
 
 /**
- * Seven bits to a byte, the lowest first. There is one function for each kind of array: one that is used with several kinds takes
- * a browser three times as long.
+ * Decodes seven bits of each byte, the lowest first. There is one function for each kind of array: browsers run one that is used
+ * with several kinds three times as long.
  */
 function decodeSmall(bytes, at, values) {
   for (let i = 0; i < values.length; i++) {

@@ -1,4 +1,4 @@
-// Two recordings as one tree: what each has at every call, and a flame graph whose colours are growth.
+// Two recordings as one tree: the sums of each at every call, and a flame graph that colours growth.
 
 import { bytesText, countText, shareText } from './text.js';
 import { hashOf, linked } from './model.js';
@@ -31,7 +31,7 @@ export class DiffModel {
     return this.values.get(key);
   }
 
-  /** What each call has by itself: `before` or `after`, or the larger of both, so that what is gone has its width as well. */
+  /** The own sum of each call: `before` or `after`, or the larger of both, so that calls that are gone have a width too. */
   own(side, metric) {
     return this.retained(`own ${side} ${metric.column}`, () => {
       if (side !== 'both') return this.content.column(`${side}_${metric.column}`);
@@ -48,7 +48,7 @@ export class DiffModel {
     });
   }
 
-  /** By function, itself and with all that it calls, before and after; recursion counts once. */
+  /** Sums by function, own and with callees, before and after; recursion counts once. */
   byFunction(metric) {
     return this.retained(`functions ${metric.column}`, () => {
       const count = this.names.length;
@@ -84,7 +84,7 @@ export class DiffModel {
   }
 }
 
-/** By how much something grew, in words. */
+/** Growth in words. */
 export function growthText(before, after, metric) {
   const text = metric.isBytes ? bytesText : countText;
   const grown = after - before;
@@ -112,7 +112,7 @@ export class DiffFlame extends Flame {
     return branch.numbers;
   }
 
-  /** Red for what grew, blue for what shrank, the stronger the larger a part of it that is; grey for what is as it was. */
+  /** Red for growth, blue for shrinking, stronger for a larger part of the call; grey without a change. */
   colour(branch, isDim) {
     const { before, after } = this.numbers(branch);
     const part = (after - before) / (Math.max(before, after) || 1);

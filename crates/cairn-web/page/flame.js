@@ -1,13 +1,13 @@
 // The flame graph and the icicle: a tree of calls on a canvas.
 //
-// Only what is at least half a pixel wide is ever looked at, so drawing costs by what is seen and not by what was recorded.
-// The tree from the allocations outwards does not exist beforehand: a branch is put together when it is wide enough to be seen.
+// Only branches at least half a pixel wide are visited, so the cost of drawing depends on the picture, not on the recording.
+// The tree from the allocations outwards is built on demand: a branch is merged when it is wide enough to be seen.
 
 import { bytesText, countText, shareText } from './text.js';
 import { hashOf } from './model.js';
 
 const ROW = 20;
-/** Of graphs that are wider than this many pixels, which are looked at from further away. */
+/** Width in pixels above which rows are higher, for screens that are seen from further away. */
 const LARGE = { from: 2400, row: 26 };
 const LEAST_WIDTH = 0.5;
 const FONT = 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace';
@@ -105,6 +105,8 @@ export class Flame {
     this.rows = [];
     this.colours = new Map();
     this.offset = 0;
+    /** Branches that are a smaller part of everything are not drawn. */
+    this.leastShare = 0;
     scroller.addEventListener('scroll', () => {
       this.offset = scroller.scrollTop;
       this.draw();
@@ -115,7 +117,7 @@ export class Flame {
     canvas.addEventListener('keydown', (event) => this.key(event));
   }
 
-  /** Another tree. What was zoomed and selected stays, as far as it is in the new one. */
+  /** Shows another tree. Zoom and selection stay, as far as the new tree has them. */
   show(model, own, totals, metric, isInverted) {
     const zoomed = this.zoomed ? this.path(this.zoomed) : [];
     const selected = this.selected ? this.path(this.selected) : null;
@@ -130,7 +132,7 @@ export class Flame {
     this.layout();
   }
 
-  /** Reads what the style gives to this view. Only here: to read it after each change makes the browser lay out the page. */
+  /** Reads the size from the style. Only here: reading it after each change makes the browser lay out the page. */
   measure() {
     const style = getComputedStyle(this.scroller);
     this.width = this.scroller.clientWidth;
@@ -150,7 +152,7 @@ export class Flame {
     return path.reverse();
   }
 
-  /** The branch at the end of a path; the last one that is there, or nothing. */
+  /** The branch at the end of a path; else the last one on the way if `isNearEnough`, or null. */
   find(path, isNearEnough) {
     let branch = this.tree.root;
     for (const key of path) {
@@ -192,6 +194,7 @@ export class Flame {
     };
     for (let outer = this.zoomed.parent; outer; outer = outer.parent) place(outer, 0, width);
     const scale = this.zoomed.value > 0 ? width / this.zoomed.value : 0;
+    const least = Math.max(LEAST_WIDTH / (scale || 1), this.leastShare * this.tree.root.value);
     const open = [this.zoomed];
     const lefts = [0];
     while (open.length) {
@@ -201,7 +204,7 @@ export class Flame {
       // Rows are filled from left to right: the last child is put down first, and taken up last.
       const children = this.tree.children(branch);
       let count = 0;
-      while (count < children.length && children[count].value * scale >= LEAST_WIDTH) {
+      while (count < children.length && children[count].value * scale > 0 && children[count].value >= least) {
         left += children[count].value * scale;
         count += 1;
       }
@@ -217,7 +220,7 @@ export class Flame {
     this.draw();
   }
 
-  /** Makes room for a tree of this height, up to what the style allows. What zooming makes smaller keeps its room: nothing jumps. */
+  /** Makes room for a tree of this height, up to the limit of the style. A zoomed tree that is lower leaves the height, so that nothing jumps. */
   fit(height) {
     if (this.height !== height) this.spacer.style.height = `${height}px`;
     this.height = height;

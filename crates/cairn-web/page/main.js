@@ -1,12 +1,12 @@
-// Puts the views together: each change of what is chosen goes through `update`, and every view follows.
+// Connects the views: each change of the state goes through `set` and `restore`, and every view follows.
 
 import { bytesText, countText, timeText, shareText, element, nameElement } from './text.js';
 import { METRICS, metricOf, Model, nameUnfreed } from './model.js';
 import { Flame } from './flame.js';
 import { ABSENT, Timeline } from './timeline.js';
-import { FunctionTable, copyButton, sourceElement } from './tables.js';
-import { showSizes, showLifetimes, showThreads, showModules } from './charts.js';
-import { readState, writeState } from './state.js';
+import { FunctionTable, ROWS, copyButton, sourceElement } from './tables.js';
+import { THREADS, showSizes, showLifetimes, showThreads, showModules } from './charts.js';
+import { limitOf, readState, writeState } from './state.js';
 
 /** The same words as in docs/book/reference/report.md, which has both definitions in full. */
 const TEMPORARY_NOTE = 'Frees in between, allocations of other threads and the thread that frees do not matter. heaptrack counts otherwise: '
@@ -26,7 +26,7 @@ export function applyTheme({ theme }) {
 }
 
 export class Page {
-  /** `host` knows more than the content: it shows sources (`onSource`) and parts of the recording (`onPart`), and has the `state`. */
+  /** `host` is the served page: it shows sources (`onSource`) and parts of the recording (`onPart`), and has the `state`. */
   constructor(content, host = {}) {
     this.content = content;
     this.host = host;
@@ -52,7 +52,7 @@ export class Page {
     this.listen();
   }
 
-  /** The same recording later, or another one. What is chosen stays, as far as it is there. */
+  /** Shows the same recording later, or another one. The chosen state stays, as far as the new content has it. */
   replace(content) {
     this.content = content;
     this.model = new Model(content);
@@ -62,14 +62,14 @@ export class Page {
     this.restore(true);
   }
 
-  // --- what is chosen
+  // --- state
 
   set(changes, isStep = false) {
     Object.assign(this.state, changes);
     writeState(this.state, isStep);
   }
 
-  /** Slices of a range as the address has it, in nanoseconds: of a recording that grows, slices become wider. */
+  /** The slices of a range. The address has it in nanoseconds, because slices of a recording that grows become wider. */
   rangeOf(text) {
     if (!/^\d+-\d+$/.test(text)) return null;
     const { count, nanos } = this.content.slices;
@@ -83,7 +83,7 @@ export class Page {
     return range ? range.map((slice) => slice * this.content.slices.nanos).join('-') : '';
   }
 
-  /** Makes everything as the state says; what is selected and how far is scrolled is no part of it, and stays if asked for. */
+  /** Shows everything as the state says. The selection and the scroll position are no part of it, and stay with `isSame`. */
   restore(isSame = false) {
     const { state } = this;
     const isKnown = [...byId('metric').options].some((option) => option.value === state.metric && !option.disabled);
@@ -94,6 +94,11 @@ export class Page {
     this.timeline.range = this.range;
     const sort = /^(self|total|name|source|module)([+-])$/.exec(state.sort);
     if (sort) Object.assign(this.table, { sort: { by: sort[1], isUp: sort[2] === '+' }, order: null });
+    if (state.limit !== this.limit) {
+      this.limit = state.limit;
+      this.flame.leastShare = limitOf(state.limit, 0).share;
+      this.table.limitTo(limitOf(state.limit, ROWS));
+    }
     this.flame.isFlame = state.view === 'flame';
     this.found = this.model.search(state.search);
     this.flame.found = this.found;
@@ -107,7 +112,7 @@ export class Page {
     this.restSoon();
   }
 
-  /** What is shown first: of what has numbers, what people ask for first. */
+  /** The first metric: the most wanted one of those that the file has. */
   usualMetric() {
     const { totals } = this.content;
     if (totals.peak_bytes || !totals.allocations) return 'peak';
@@ -126,14 +131,14 @@ export class Page {
     if (beforeLayout) {
       flame.layout = layout;
       beforeLayout();
-      // Nothing below jumps because a call came or went.
+      // A call that comes or goes moves nothing below.
       if (isSame) flame.scrollerHeight = height;
       flame.layout();
     }
     this.showDetails(flame.selected || flame.zoomed);
   }
 
-  /** Everything besides the canvases: after they are painted. */
+  /** Fills everything but the canvases, after they are painted. */
   showRest() {
     const { model, metric, range } = this;
     this.showSearch();
@@ -141,10 +146,10 @@ export class Page {
     const whole = model.totals(metric, range)[0];
     const { tab } = this.state;
     if (tab === 'functions') this.table.show(sums, metric, whole, this.found, this.state.search);
-    else if (tab === 'modules') showModules(byId('modules'), model, metric, range, sums);
+    else if (tab === 'modules') showModules(byId('modules'), model, metric, range, sums, limitOf(this.state.limit, Infinity));
     else if (tab === 'sizes') showSizes(byId('sizes'), model, metric, range, this.host.onPart);
     else if (tab === 'lifetimes') showLifetimes(byId('lifetimes'), model, range);
-    else if (tab === 'threads') showThreads(byId('threads'), model, metric, range, byId('more-threads'), this.host.onPart);
+    else if (tab === 'threads') showThreads(byId('threads'), model, metric, range, byId('more-threads'), this.host.onPart, limitOf(this.state.limit, THREADS));
     this.showRange();
   }
 
@@ -194,7 +199,7 @@ export class Page {
     this.restore();
   }
 
-  // --- what is shown
+  // --- views
 
   showSearch() {
     const { found, model, metric, range } = this;
@@ -270,7 +275,7 @@ export class Page {
     }
   }
 
-  /** The chosen call in words: everything that the canvas shows, for those who do not see it. */
+  /** The chosen call in words: everything that the canvas shows, for screen readers. */
   showDetails(branch) {
     const { flame, model } = this;
     const box = byId('details');
@@ -297,7 +302,7 @@ export class Page {
     box.replaceChildren(title, facts, ...(stack.length ? [way] : []));
   }
 
-  /** The path of a branch for who is asked for it alone; of calls that were put together, that of the one they are in. */
+  /** The path of a branch, to request that part alone; for merged calls, the path of their caller. */
   partOf(branch) {
     const { kinds } = this.model;
     const inner = kinds[branch.functionNumber] < 2 ? branch : branch.parent;
@@ -305,7 +310,7 @@ export class Page {
     return this.flame.path(inner).join('.');
   }
 
-  // --- what does not depend on what is chosen
+  // --- parts that do not depend on the state
 
   summarise() {
     const { content } = this;
@@ -317,7 +322,7 @@ export class Page {
     const when = Number.isNaN(started.getTime()) || recording.started_wall_nanos === '0' ? '' : ` · ${started.toISOString().replace('T', ' ').slice(0, 19)} UTC`;
     const process = recording.process ? `process ${recording.process}` : 'process not known';
     const lasted = recording.times === 'none' ? '' : ` · ${timeText(recording.duration_nanos)}`;
-    // Sums of a part of the run: not to be read without knowing it.
+    // The sums are of a part of the run: the reader has to know.
     const early = content.findings.find((finding) => finding.startsWith('recording ended early:'));
     byId('process').textContent = process + when + lasted + (early ? ` · ${early}` : '');
     const hasTimes = recording.times !== 'none';
@@ -333,7 +338,7 @@ export class Page {
       ...(hasFrees ? [
         card('Peak', bytesText(totals.peak_bytes), `${countText(totals.peak_blocks)} blocks${after}`),
         card(isLeaked ? 'Leaked' : 'Alive', bytesText(totals.leaked_bytes), `${countText(totals.leaked_blocks)} blocks${isLeaked ? ' were not freed' : `. ${recording.unfreed_note}`}`),
-      ] : [card('Held', 'not known', 'this file does not tell what was freed')]),
+      ] : [card('Held', 'not known', 'this file does not say what was freed')]),
       card('Allocations', countText(totals.allocations), `${bytesText(totals.allocated_bytes)} in all${hasTimes ? `, ${countText(Math.round(rate))} a second` : ''}`),
       ...(hasFrees ? [card('Temporary', countText(totals.temporary), recording.sample_bytes ? 'not known of a sampled recording' : `${shareText(totals.temporary, totals.allocations) || '0 %'} of all allocations`)] : []),
       ...(recording.most_resident_bytes === null ? [] : [card('Most resident', bytesText(recording.most_resident_bytes),
@@ -344,7 +349,7 @@ export class Page {
     const say = (text) => about.append(element('li', {}, text));
     if (hasFrees && !recording.sample_bytes) say(`Temporary: freed before the thread that allocated it allocated another block. ${TEMPORARY_NOTE}`);
     if (!hasTimes) say('This file has sums and no times.');
-    else say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact, as far as the recording’s own times are.`);
+    else say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and its sums are as exact as the times of the recording.`);
     if (leftOut.stacks_put_together) {
       say(`${countText(leftOut.stacks_put_together)} of ${countText(leftOut.stacks)} stacks end in branches that are less than ${shareOf(leftOut.least_share)} of every cost. They are put together as “smaller calls”, where they leave the larger ones; nothing of them is missing in the sums.`);
     } else say(`All ${countText(leftOut.stacks)} stacks are here.`);
@@ -443,7 +448,7 @@ export class Page {
 
   key(event) {
     const isTyping = event.target instanceof HTMLInputElement;
-    // What covers the page has the keys.
+    // A dialog or the comparison, which cover the page, get the keys.
     if (this.host.isCovered?.()) return;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === 'Escape' && event.target.id === 'search') {

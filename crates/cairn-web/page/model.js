@@ -1,6 +1,6 @@
-// The recording as the views ask for it: what each call, size and thread costs, in all or in a stretch of time.
+// The recording as the views need it: the cost of each call, size and thread, in all or in a stretch of time.
 
-/** What can be measured. `column` is what the recording's own sums are called, `slice` the column of slices. */
+/** The metrics. `column` names the sums of the recording, `slice` the column of slices. */
 export const METRICS = [
   { id: 'peak', name: 'Held at the peak', isBytes: true, column: 'peak_bytes', slice: null },
   { id: 'held', name: 'Held at the end', isBytes: true, column: 'leaked_bytes', slice: null },
@@ -10,7 +10,7 @@ export const METRICS = [
   { id: 'temporary', name: 'Temporary', isBytes: false, column: 'temporary', slice: 'slice_temporary' },
 ];
 
-/** Only what a program that exited did not free is leaked; else it is alive. */
+/** Blocks are leaked only if their program exited without freeing them; else they are alive. */
 export function nameUnfreed(isLeaked) {
   METRICS.find((metric) => metric.id === 'leaked').name = isLeaked ? 'Leaked' : 'Alive, not freed';
 }
@@ -25,7 +25,7 @@ export function hashOf(text) {
   return (hash ^ (hash >>> 13)) >>> 0;
 }
 
-/** Parents and children, from the order and the depths alone. */
+/** Finds parents and children from the order and the depths of the calls. */
 export function linked(depths) {
   const calls = depths.length;
   const parents = new Int32Array(calls);
@@ -81,13 +81,13 @@ export class Model {
     return { file: file ? this.content.strings[file - 1] : '', line: this.column('call_line', Uint32Array)[call] };
   }
 
-  /** What names a function in an address: the same in each version of a recording, whatever numbers its functions have there. */
+  /** The key of a function in an address: the same in each version of a recording, whatever the number of the function. */
   key(f) {
     if (!this.keys.has(f)) this.keys.set(f, hashOf(`${this.names[f]}\0${this.modulePaths[f]}`).toString(36));
     return this.keys.get(f);
   }
 
-  /** Rows of slices: each one's row and slice. */
+  /** The row and the slice of each entry. */
   slices() {
     if (!this.sliceRows) {
       const rows = this.content.column('slice_row_step', Uint32Array);
@@ -136,7 +136,7 @@ export class Model {
     return { isExact: false, slice: best + 1, nanos: (best + 1) * slices.nanos };
   }
 
-  /** What each row of a kind costs by itself. */
+  /** The own cost of each row of a kind. */
   own(kind, metric, range) {
     const key = `${kind} ${metric.id} ${range || ''}`;
     if (!this.values.has(key)) {
@@ -170,7 +170,7 @@ export class Model {
     return sums;
   }
 
-  /** What goes through each call. */
+  /** The cost of each call with its callees. */
   totals(metric, range) {
     const key = `totals ${metric.id} ${range || ''}`;
     if (!this.values.has(key)) {
@@ -181,7 +181,7 @@ export class Model {
     return this.values.get(key);
   }
 
-  /** By function: itself, with all that it calls, and its costliest call. Recursion counts once. */
+  /** Costs by function: own, with callees, and its costliest call. Recursion counts once. */
   byFunction(metric, range) {
     const key = `functions ${metric.id} ${range || ''}`;
     if (this.values.has(key)) return this.values.get(key);
@@ -206,7 +206,7 @@ export class Model {
     return result;
   }
 
-  /** What the first search and the first range of time need, made when there is time for it: after the first picture. */
+  /** Computes tables for the first search and the first range of time, after the first picture. */
   prepare() {
     if (!this.lowerNames) {
       this.lowerNames = this.names.map((name) => name.toLowerCase());
@@ -214,7 +214,7 @@ export class Model {
     }
   }
 
-  /** Which functions match: a part of the name or of the module's name, in small or capital letters. */
+  /** Finds functions by a part of their name or of their module's name, in small or capital letters. */
   search(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return null;
@@ -226,7 +226,7 @@ export class Model {
     return found;
   }
 
-  /** What goes through functions that match, each stack once. */
+  /** The cost of all stacks through functions that match, each stack once. */
   matchedTotal(found, metric, range) {
     const totals = this.totals(metric, range);
     const { calls, depths, functions } = this;

@@ -3,9 +3,9 @@
 import { countText, element, nameElement } from './text.js';
 import { byId } from './main.js';
 
-/** Lines that are shown around the one that was asked for. */
+/** Lines that are shown around the chosen one. */
 const AROUND = 1500;
-/** Of a longer line the rest is left out. */
+/** Characters of a line; the rest is left out. */
 const MOST_COLUMNS = 1000;
 
 export class Source {
@@ -13,7 +13,7 @@ export class Source {
     this.api = api;
     this.box = byId('source-box');
     byId('source-close').addEventListener('click', () => this.box.close());
-    // A click beside it closes it.
+    // A click outside of the dialog closes it.
     this.box.addEventListener('click', (event) => event.target === this.box && this.box.close());
   }
 

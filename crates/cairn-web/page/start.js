@@ -1,4 +1,4 @@
-// A page that is a file: its content is in it.
+// A page that is a file and holds its content.
 
 import { unpack, parse } from './content.js';
 import { METRICS } from './model.js';
@@ -11,7 +11,7 @@ async function start() {
     const began = performance.now();
     const bytes = await unpack(box.textContent.trim());
     box.remove();
-    // The larger part, which is needed for ranges of time only: it comes after the first picture, unless that is of a range.
+    // The larger part, which only ranges of time need, is loaded after the first picture, unless the first picture is of a range.
     const content = parse(bytes, async (of) => {
       const later = byId('slices');
       of.addColumns(await unpack(later.textContent.trim()));
@@ -20,7 +20,7 @@ async function start() {
     if (readState().range) await content.needSlices();
     const parsed = performance.now();
     const page = new Page(content);
-    // How long that took, for the tests and for those who wonder.
+    // Durations, for the tests.
     document.documentElement.dataset.parsedMillis = (parsed - began).toFixed(1);
     document.documentElement.dataset.drawnMillis = (performance.now() - parsed).toFixed(1);
     document.documentElement.dataset.pictureMillis = performance.now().toFixed(1);

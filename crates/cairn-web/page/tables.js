@@ -1,10 +1,11 @@
-// The table of functions: sorted by any column, filtered by the search, some hundred rows at a time.
+// The table of functions: sorted by any column, filtered by the search, a hundred rows at first.
 
 import { bytesText, countText, shareText, element, nameElement, copyText } from './text.js';
 
-const ROWS = 100;
+/** Rows that a table has at first, unless the state says more or fewer. */
+export const ROWS = 100;
 
-/** A button that copies, for a text that is worth it. */
+/** A button that copies a text. */
 export function copyButton(text, what) {
   const button = element('button', { type: 'button', class: 'copy', 'aria-label': `Copy ${what}`, title: `Copy ${what}` }, 'copy');
   button.addEventListener('click', (event) => {
@@ -17,7 +18,7 @@ export function copyButton(text, what) {
   return button;
 }
 
-/** A place in a source file; where the file can be shown, a button for that. */
+/** A place in a source file; a button that shows it, if the page has a server. */
 export function sourceElement(text, place, onSource) {
   if (!onSource) return nameElement(text);
   return element('button', { type: 'button', class: 'link', title: 'Show the source', on: { click: () => onSource(place) } }, nameElement(text));
@@ -34,7 +35,7 @@ export class FunctionTable {
   constructor({ table, more, model, onSort, onPick, onSource }) {
     Object.assign(this, { table, more, model, onSort, onPick, onSource });
     this.sort = { by: 'self', isUp: false };
-    this.shown = ROWS;
+    this.limitTo({ rows: ROWS, share: 0 });
     this.head = table.tHead.rows[0];
     for (const cell of this.head.cells) {
       const by = cell.dataset.by;
@@ -42,15 +43,23 @@ export class FunctionTable {
       cell.replaceChildren(button);
     }
     more.addEventListener('click', () => {
-      this.shown += 5 * ROWS;
+      this.least = 0;
+      this.shown = this.table.tBodies[0].rows.length + 5 * ROWS;
       this.fill();
     });
+  }
+
+  /** Sets how much is shown before *Show more*. */
+  limitTo(limit) {
+    this.limit = limit;
+    this.shown = limit.rows;
+    this.least = limit.share;
   }
 
   sortBy(by) {
     const isText = by === 'name' || by === 'module' || by === 'source';
     this.sort = { by, isUp: this.sort.by === by ? !this.sort.isUp : isText };
-    this.shown = ROWS;
+    this.limitTo(this.limit);
     this.order = null;
     this.fill();
     this.onSort(this.sort);
@@ -58,7 +67,7 @@ export class FunctionTable {
 
   show(sums, metric, whole, found, search) {
     if (sums !== this.sums) this.order = null;
-    if (search !== this.search) this.shown = ROWS;
+    if (search !== this.search) this.limitTo(this.limit);
     Object.assign(this, { sums, metric, whole, found, search });
     this.fill();
   }
@@ -90,15 +99,17 @@ export class FunctionTable {
     }
     const rows = [];
     let count = 0;
+    const costs = this.sort.by === 'total' ? this.sums.total : this.sums.self;
+    const least = this.least * this.whole;
     for (const f of this.sorted()) {
       if (this.found && !this.found[f]) continue;
       count += 1;
-      if (rows.length < this.shown) rows.push(this.row(f));
+      if (rows.length < this.shown && costs[f] >= least) rows.push(this.row(f));
     }
     const isNone = count === 0;
     if (isNone) rows.push(element('tr', {}, element('td', { colspan: 5 }, 'Nothing of this here.')));
     const body = this.table.tBodies[0];
-    // A recording that grows is shown anew while the user walks through the table.
+    // The focus survives an update of a recording that grows.
     const focused = body.contains(document.activeElement) ? document.activeElement : null;
     const at = focused && { key: focused.closest('tr').dataset.key, name: focused.className };
     body.replaceChildren(...rows);

@@ -1,4 +1,4 @@
-// Numbers as people read them, and elements that hold texts.
+// Formats numbers, and makes elements that hold texts.
 
 const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
 const TIME_UNITS = [[1, 'ns'], [1e3, 'µs'], [1e6, 'ms'], [1e9, 's']];
@@ -13,7 +13,7 @@ export function bytesText(bytes) {
   return `${unit ? threeDigits(size) : size} ${BYTE_UNITS[unit]}`;
 }
 
-/** By hand: the browser's own way takes longer, the first time, than the first picture. */
+/** Written by hand: the first call of the browser's own function takes longer than the first picture. */
 export function countText(count) {
   return String(count).replace(/\B(?=(\d{3})+$)/g, ',');
 }
@@ -43,7 +43,7 @@ function threeDigits(number) {
   return number.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
 }
 
-/** An element with attributes and children; texts are texts, whatever is in them. */
+/** Makes an element with attributes and children; texts are never parsed as markup. */
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -55,7 +55,7 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** A name: it keeps its direction of writing to itself. */
+/** An element for a name, whose direction of writing does not affect other text. */
 export function nameElement(text) {
   return element('bdi', {}, text);
 }

@@ -3,12 +3,12 @@
 import { bytesText, countText, timeText } from './text.js';
 
 const AXIS = 22;
-/** Of a chart that is wider than this many pixels, letters are larger. */
+/** Width in pixels above which letters are larger. */
 const LARGE_FROM = 2400;
 
-/** What is said of time where a file of another tool does not tell all of it. */
+/** Texts for files of other tools that do not hold all times. */
 export const ABSENT = {
-  allocations: 'Allocations over time: this file does not tell what was freed, and so not what was held',
+  allocations: 'Allocations over time: this file does not say what was freed, and so not what was held',
   none: 'This file has sums and no times: there is no curve to draw, and no range to choose',
 };
 
@@ -25,7 +25,7 @@ export class Timeline {
     canvas.addEventListener('keydown', (event) => this.key(event));
   }
 
-  /** Another recording, or the same one later. */
+  /** Loads another recording, or the same one later. */
   load(content) {
     this.content = content;
     this.most = content.column('bin_most_bytes');
@@ -33,12 +33,12 @@ export class Timeline {
     this.residentTimes = content.column('resident_nanos');
     this.resident = content.column('resident_bytes');
     this.end = Math.max(1, content.recording.duration_nanos);
-    // What a file of another tool does not tell is said instead of drawn.
+    // A text replaces a curve that a file of another tool does not hold.
     this.times = content.recording.times;
     this.top = 1;
     if (this.times === 'allocations') this.most = content.column('bin_allocations');
     for (const bytes of this.most) this.top = Math.max(this.top, bytes);
-    // Room for what is said above the curve.
+    // Room for the text above the curve.
     if (this.times === 'allocations') this.top *= 1.2;
     for (const bytes of this.resident) this.top = Math.max(this.top, bytes);
     this.range = null;
@@ -108,7 +108,7 @@ export class Timeline {
     if (this.times !== 'none') this.drawAxis(bottom);
   }
 
-  /** Why there is no curve. */
+  /** Writes why there is no curve. */
   drawAbsence() {
     const { context, width, height } = this;
     context.fillStyle = this.paint.text;
@@ -174,7 +174,7 @@ export class Timeline {
 
   move(event) {
     if (!this.pressed) {
-      this.tell(event);
+      this.report(event);
       return;
     }
     if (Math.abs(event.clientX - this.pressed.x) < 4 && !this.pressed.isBrush) return;
@@ -184,12 +184,12 @@ export class Timeline {
   }
 
   release() {
-    // A click without a stretch takes the brush away.
+    // A click without a drag removes the brush.
     if (this.pressed && !this.pressed.isBrush) this.brush(null);
     this.pressed = null;
   }
 
-  tell(event) {
+  report(event) {
     const box = this.canvas.getBoundingClientRect();
     const nanos = ((event.clientX - box.left) / box.width) * this.end;
     const bin = Math.min(this.most.length - 1, Math.floor(nanos / this.content.bin_nanos));

@@ -1,4 +1,4 @@
-// The served page: which recording is shown, or which two are compared; follows a program that runs, and tells it what to do.
+// The served page: chooses the recording, or two to compare; follows a program that runs, and controls its recording.
 
 import { parse } from './content.js';
 import { element, copyText, timeText } from './text.js';
@@ -6,13 +6,18 @@ import { readState, writeState } from './state.js';
 import { Page, byId, applyTheme, isDark } from './main.js';
 import { Api } from './api.js';
 import { Source } from './source.js';
-import { Comparison } from './compare.js';
+import { COMPARED_PARTS, Comparison } from './compare.js';
 
-/** How often a program that runs is looked at. */
+/** Interval between two requests for a program that runs. */
 const TICK_MILLIS = 1000;
-/** Parts of the state that need an answer of the server. */
-const ASKED = ['recording', 'against', 'before', 'after', 'below', 'thread', 'size'];
-const PARTS = { below: 'only a part of the calls', thread: 'only thread', size: 'only sizes' };
+/** Keys of the state whose change needs a request to the server. */
+const ASKED = ['recording', 'against', 'before', 'after', 'below', 'thread', 'size', 'function', 'module', 'from', 'to'];
+/** Each part in words; of two recordings that are compared, all but the calls. */
+const PARTS = {
+  below: () => 'only a part of the calls', thread: (name) => `only thread ${name}`, size: (sizes) => `only sizes ${sizes}`,
+  function: (pattern) => `only function ${pattern}`, module: (pattern) => `only module ${pattern}`,
+  from: (nanos) => `only from ${timeText(Number(nanos))} on`, to: (nanos) => `only up to ${timeText(Number(nanos))}`,
+};
 
 class View {
   constructor(api, list) {
@@ -38,13 +43,12 @@ class View {
     return this.list.recordings.some((one) => one.id === this.state.against) ? this.state.against : '';
   }
 
-  /** What of the recording is asked for. */
+  /** The part of the recording that is requested. */
   get words() {
-    const { below, thread, size } = this.state;
-    return { below, thread, size };
+    return Object.fromEntries(Object.keys(PARTS).map((key) => [key, this.state[key]]));
   }
 
-  // --- what is chosen
+  // --- state
 
   write(changes, isStep) {
     Object.assign(this.state, changes);
@@ -56,7 +60,7 @@ class View {
     this.load();
   }
 
-  /** The address changed: by going back, or by hand. */
+  /** Follows a change of the address: by going back, or by hand. */
   async go() {
     const state = readState();
     const isOther = ASKED.some((key) => state[key] !== this.state[key]);
@@ -70,7 +74,7 @@ class View {
     else await this.load();
   }
 
-  /** Brings what the state says, and shows it. */
+  /** Requests the content that the state names, and shows it. */
   async load() {
     const asked = (this.asked = {});
     applyTheme(this.state);
@@ -106,10 +110,16 @@ class View {
       this.page = new Page(content, this.host);
       globalThis.cairnPage = this.page;
     }
-    byId('parts').replaceChildren(...Object.entries(PARTS).filter(([key]) => this.state[key]).map(([key, name]) =>
-      element('button', { type: 'button', title: 'Show everything again', on: { click: () => this.choose({ [key]: '', zoom: '' }) } },
-        `${name}${key === 'below' ? '' : ` ${this.state[key]}`} ✕`)));
+    this.showParts(Object.keys(PARTS));
     byId('parts').title = content.recording.filters.join(', ');
+  }
+
+  /** A button for each part that is chosen, which leaves it out. */
+  showParts(keys) {
+    const chosen = keys.filter((key) => this.state[key]);
+    byId('parts').replaceChildren(...chosen.map((key) =>
+      element('button', { type: 'button', title: 'Show everything again', on: { click: () => this.choose({ [key]: '', zoom: '' }) } },
+        `${PARTS[key](this.state[key])} ✕`)));
   }
 
   /** The content, with its slices where a range is shown at once. */
@@ -118,7 +128,7 @@ class View {
       try {
         of.addColumns(await this.api.slices(id, { ...words, version }));
       } catch (error) {
-        // It has grown meanwhile: what is newer comes with its own.
+        // The recording has grown meanwhile; its newer content comes with newer slices.
         if (error.status === 409) setTimeout(() => this.load());
         else this.say(error.message, true);
         throw error;
@@ -130,7 +140,8 @@ class View {
 
   async compare() {
     document.querySelector('main').hidden = true;
-    byId('parts').replaceChildren();
+    this.showParts(COMPARED_PARTS);
+    byId('parts').title = '';
     if (!this.comparison) {
       this.comparison = new Comparison({
         api: this.api, state: this.state,
@@ -155,7 +166,7 @@ class View {
     try {
       await this.look();
     } catch (error) {
-      // Refused by the network: the server has ended. Words: it goes on.
+      // Without a status, the network refused the request: the server has ended.
       this.say(error.status ? error.message : 'cairn view has ended; what is shown stays.', true);
       if (!error.status) this.isOver = true;
     }
@@ -170,10 +181,10 @@ class View {
       return;
     }
     this.reads = (this.reads || 0) + 1;
-    // Others may have begun.
+    // Other recordings may have begun.
     if (this.reads % 5 === 0) await this.relist();
     const { id } = this;
-    // Of one that has ended the last part comes when the command has packed it.
+    // The last part of a recording that has ended comes when the command has packed it.
     if (!this.shown?.is_growing && !this.grown.has(id)) return;
     const now = await this.api.recording(id);
     if (id !== this.id) return;
@@ -188,7 +199,7 @@ class View {
     const answer = await this.api.content(id, { ...this.words, known: this.version });
     if (!answer) return;
     const content = await this.prepared(id, this.words, answer);
-    // Not under the hand that brushes, and not what is not wanted any more.
+    // Nothing changes while the user brushes, or after another choice.
     if (this.asked !== asked || id !== this.id || this.page?.timeline.pressed) return;
     this.version = answer.version;
     this.showBehind(content);
@@ -198,7 +209,7 @@ class View {
     document.documentElement.dataset.updateMillis = (performance.now() - began).toFixed(1);
   }
 
-  /** What is shown is older than now by so much, while the rest is read. */
+  /** Shows how far the content is behind now, while the rest is read. */
   showBehind(content) {
     this.behind = content.recording.behind_nanos;
     this.showLive();
@@ -210,9 +221,9 @@ class View {
     this.showChoices();
   }
 
-  async tell(wish, text) {
+  async send(wish, text) {
     try {
-      Object.assign(this.shown, await this.api.tell(this.id, wish, text));
+      Object.assign(this.shown, await this.api.send(this.id, wish, text));
       this.showLive();
       this.say(wish === 'mark' ? 'The mark is set.' : '');
     } catch (error) {
@@ -220,7 +231,7 @@ class View {
     }
   }
 
-  // --- what is shown
+  // --- views
 
   say(text, isBad = false) {
     byId('notice').textContent = text;
@@ -263,28 +274,28 @@ class View {
     byId('record-stop').setAttribute('aria-pressed', String(shown.is_growing && shown.state === 'paused'));
   }
 
-  // --- once
+  // --- listeners
 
   listen() {
-    const none = { zoom: '', below: '', thread: '', size: '', range: '', before: '', after: '' };
+    const none = { zoom: '', below: '', thread: '', size: '', function: '', module: '', from: '', to: '', range: '', before: '', after: '' };
     byId('recording').addEventListener('change', (event) => this.choose({ ...none, recording: event.target.value }));
     byId('against').addEventListener('change', (event) => this.choose({ ...none, recording: this.id, against: event.target.value }));
     byId('live').addEventListener('click', () => {
       this.write({ live: this.state.live === 'paused' ? '' : 'paused' });
       this.showLive();
     });
-    byId('record-start').addEventListener('click', () => this.tell('start'));
-    byId('record-stop').addEventListener('click', () => this.tell('stop'));
+    byId('record-start').addEventListener('click', () => this.send('start'));
+    byId('record-stop').addEventListener('click', () => this.send('stop'));
     byId('mark-form').addEventListener('submit', (event) => {
       event.preventDefault();
       const text = byId('mark-text').value.trim();
-      if (text) this.tell('mark', text).then(() => (byId('mark-text').value = ''));
+      if (text) this.send('mark', text).then(() => (byId('mark-text').value = ''));
     });
     byId('copy-link').addEventListener('click', () => {
       copyText(`${location.origin}/${location.hash}`).then(() => this.say('The link is copied: it opens in this browser, as long as cairn view runs.'));
     });
     byId('theme').addEventListener('click', () => {
-      // The page has its own ear for that, once it is there.
+      // The page listens to this button itself, once it is there.
       if (!this.page) {
         this.write({ theme: isDark() ? 'light' : 'dark' });
         applyTheme(this.state);
@@ -302,7 +313,7 @@ async function serve() {
     const api = new Api();
     const list = await api.recordings();
     const state = readState();
-    // Two recordings were named: they are compared, unless the address says something else.
+    // Two recordings that were named are compared, unless the address says something else.
     if (list.compares && !location.hash && list.recordings.length > 1) {
       writeState({ ...state, recording: list.recordings[0].id, against: list.recordings[1].id });
     }

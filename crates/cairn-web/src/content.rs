@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use cairn_analysis::heap::slices::Entry;
+use cairn_analysis::heap::slices::SliceEntry;
 use cairn_analysis::heap::{
     HeapMark, HeapRead, LIFETIME_CLASSES, Names, SIZE_CLASSES, Sampling, Sums, Unfreed, lifetime_class_range,
     size_class_range,
@@ -370,7 +370,7 @@ fn add_slices(columns: &mut Columns, slices: &PageSlices, sampling: Sampling) {
     columns.add("slice_allocations", entries.iter().map(|entry| sampling.blocks(entry.allocations)));
     // Less than what was allocated for the most part: the difference is a small number where all
     // was freed again.
-    columns.add_signed("slice_grown_bytes", entries.iter().map(|entry: &Entry| entry.grown_bytes));
+    columns.add_signed("slice_grown_bytes", entries.iter().map(|entry: &SliceEntry| entry.grown_bytes));
     columns.add("slice_leaked_bytes", entries.iter().map(|entry| entry.leaked_bytes));
     columns.add("slice_temporary", entries.iter().map(|entry| entry.temporary));
 }

@@ -5,7 +5,7 @@
 //! changes instead of sums. They come by stack; here those of stacks that end at one call of the
 //! page's tree become one row.
 
-use cairn_analysis::heap::slices::{Entry, Slices, put_together};
+use cairn_analysis::heap::slices::{SliceEntry, Slices, put_together};
 use cairn_analysis::heap::{LIFETIME_CLASSES, SIZE_CLASSES};
 
 use crate::frames::Frames;
@@ -15,7 +15,7 @@ pub(crate) struct PageSlices {
     pub(crate) count: usize,
     pub(crate) slice_nanos: u64,
     /// By row, then by slice.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<SliceEntry>,
     /// Rows of calls; behind them are those of classes of sizes, of threads, and of classes of
     /// lifetimes.
     pub(crate) calls: usize,
@@ -26,9 +26,9 @@ impl PageSlices {
     pub(crate) fn new(slices: &Slices, frames: &Frames, threads: usize) -> Self {
         let of_calls = slices.stacks.iter().filter_map(|entry| {
             let row = frames.end_of(entry.row)?;
-            Some(Entry { row, ..*entry })
+            Some(SliceEntry { row, ..*entry })
         });
-        let mut entries: Vec<Entry> = of_calls.collect();
+        let mut entries: Vec<SliceEntry> = of_calls.collect();
         put_together(&mut entries);
         let behind = [
             (&slices.sizes, SIZE_CLASSES),
@@ -39,7 +39,7 @@ impl PageSlices {
         let mut first = calls;
         for (list, count) in behind {
             let known = list.iter().filter(|entry| (entry.row as usize) < count);
-            entries.extend(known.map(|entry| Entry { row: first as u32 + entry.row, ..*entry }));
+            entries.extend(known.map(|entry| SliceEntry { row: first as u32 + entry.row, ..*entry }));
             first += count;
         }
         Self { count: slices.count, slice_nanos: slices.slice_nanos, entries, calls }

@@ -6,7 +6,7 @@ mod programs;
 
 use std::collections::BTreeMap;
 
-use cairn_analysis::heap::slices::Entry;
+use cairn_analysis::heap::slices::SliceEntry;
 use cairn_analysis::heap::{
     Cost, Direction, HeapRead, HeapRecording, Names, Questions, Scope, Sums, TreeLimits,
 };
@@ -117,7 +117,7 @@ fn a_stack_that_is_too_deep_keeps_both_ends() {
 }
 
 /// Sums over slices, by row.
-fn by_row(slices: &PageSlices, from: u32, to: u32, value: impl Fn(&Entry) -> i64) -> BTreeMap<u32, i64> {
+fn by_row(slices: &PageSlices, from: u32, to: u32, value: impl Fn(&SliceEntry) -> i64) -> BTreeMap<u32, i64> {
     let mut sums = BTreeMap::new();
     for entry in slices.entries.iter().filter(|entry| (from..to).contains(&entry.slice)) {
         *sums.entry(entry.row).or_default() += value(entry);
@@ -176,7 +176,7 @@ fn slices_equal_the_answer_for_their_time() {
                 let check = |read: &HeapRead,
                              from,
                              to,
-                             of: fn(&Entry) -> i64,
+                             of: fn(&SliceEntry) -> i64,
                              value: fn(&Sums) -> u64,
                              what: &str| {
                     let threads = read.profile.threads.len();

@@ -98,6 +98,30 @@ pub struct PageState {
     pub thread: Option<String>,
     /// Only blocks of these sizes.
     pub sizes: Option<RangeInclusive<u64>>,
+    /// Only stacks with a function of this pattern.
+    pub function: Option<String>,
+    /// Only stacks with a module of this pattern.
+    pub module: Option<String>,
+    /// Only what was allocated from this time on, in nanoseconds.
+    pub from_nanos: Option<u64>,
+    /// Only what was allocated up to this time, in nanoseconds.
+    pub to_nanos: Option<u64>,
+    /// How much of a list is shown.
+    pub limit: PageLimit,
+}
+
+/// How much of the lists and the graph of a page is shown.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum PageLimit {
+    /// As much as is usual.
+    #[default]
+    Usual,
+    /// This many rows of each list.
+    Rows(usize),
+    /// Rows and frames of at least this part of the whole, from 0 to 1.
+    Share(f64),
+    /// Everything, and calls that are usually put together.
+    Everything,
 }
 
 impl PageState {
@@ -109,6 +133,16 @@ impl PageState {
         words.extend(self.is_inverted.then(|| ("inverted", "1".to_owned())));
         words.extend(self.thread.as_ref().map(|thread| ("thread", words::encoded(thread))));
         words.extend(self.sizes.as_ref().map(|range| ("size", format!("{}-{}", range.start(), range.end()))));
+        words.extend(self.function.as_ref().map(|pattern| ("function", words::encoded(pattern))));
+        words.extend(self.module.as_ref().map(|pattern| ("module", words::encoded(pattern))));
+        words.extend(self.from_nanos.map(|nanos| ("from", nanos.to_string())));
+        words.extend(self.to_nanos.map(|nanos| ("to", nanos.to_string())));
+        words.extend(match self.limit {
+            PageLimit::Usual => None,
+            PageLimit::Rows(rows) => Some(("limit", rows.to_string())),
+            PageLimit::Share(share) => Some(("limit", format!("{}%25", share * 100.0))),
+            PageLimit::Everything => Some(("limit", "all".to_owned())),
+        });
         let words: Vec<String> = words.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
         if words.is_empty() { String::new() } else { format!("#{}", words.join("&")) }
     }

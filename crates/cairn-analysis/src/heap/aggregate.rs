@@ -630,6 +630,13 @@ impl Aggregator {
         }
     }
 
+    /// Counts the blocks of this thread from now on. False when some were left out before.
+    pub(super) fn count_thread(&mut self, index: u32) -> bool {
+        let Some(thread) = self.threads.get_mut(index as usize) else { return true };
+        let was_counted = std::mem::replace(&mut thread.counts, true);
+        was_counted || thread.last_object == FREE
+    }
+
     /// How many allocations were counted, and how many of their blocks are live; of a sample, as
     /// they are.
     pub(super) fn counted(&self) -> (u64, u64) {

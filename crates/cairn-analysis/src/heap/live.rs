@@ -10,13 +10,15 @@
 //! Adding up is the code that adds up a recording that is read at once (`recording_fold`); only
 //! room is made between.
 
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_format::recording::Shape;
 
-use super::about::{About, about};
+use super::about::{About, about, threads};
 use super::aggregate::Scope;
 use super::heap_read::HeapRead;
 use super::recorded::HeapRecording;
@@ -25,8 +27,8 @@ use super::recording_stacks::{sampling, stacks};
 use super::slices::{SliceOptions, Slices};
 use super::stacks::Stacks;
 use cairn_recording::{
-    Live, Recording, RecordingError, Wanted, drained_from, drained_into, is_drained_at_present, is_running,
-    nanos_since_start,
+    Live, Recording, RecordingError, ThreadId, Wanted, drained_from, drained_into, is_drained_at_present,
+    is_running, nanos_since_start,
 };
 
 /// A recording that may still grow, and what it says of the heap so far.
@@ -68,10 +70,51 @@ pub struct LiveHeap {
     stacks: Arc<Stacks>,
 }
 
+/// The blocks that a [`LiveHeap`] counts; all of them by default.
+///
+/// Threads are given as names, because a recording that grows learns of its threads one by one, and
+/// a thread may get its name after its first allocations.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LiveFilter {
+    /// Only blocks of these sizes are counted.
+    pub sizes: RangeInclusive<u64>,
+    /// Names and kernel numbers of the threads whose blocks are counted; `None` for all threads.
+    ///
+    /// Earlier names of a thread count as well.
+    pub threads: Option<Vec<String>>,
+}
+
+impl Default for LiveFilter {
+    /// Everything.
+    fn default() -> Self {
+        Self { sizes: 0..=u64::MAX, threads: None }
+    }
+}
+
+impl LiveFilter {
+    /// Returns the scope in a recording, as far as its threads are known.
+    fn scope(&self, recording: &Recording) -> Scope {
+        let matching = |wanted: &Vec<String>| {
+            let threads = (0..).zip(threads(recording));
+            let matches = threads.filter(|(_, thread)| wanted.iter().any(|name| thread.is_called(name)));
+            matches.map(|(index, _)| index).collect()
+        };
+        Scope { sizes: self.sizes.clone(), threads: self.threads.as_ref().map(matching), ..Scope::default() }
+    }
+
+    /// Returns the threads that match; none without a list of threads.
+    fn threads(&self, recording: &Recording) -> Vec<ThreadId> {
+        let indices = self.scope(recording).threads.unwrap_or_default();
+        let id = |index: u32| recording.threads().get(index as usize).map(|thread| thread.id);
+        indices.into_iter().filter_map(id).collect()
+    }
+}
+
 /// Describes the file to read, and how.
 struct LiveRequest {
     path: PathBuf,
     slices: Option<SliceOptions>,
+    filter: LiveFilter,
 }
 
 enum State {
@@ -96,6 +139,10 @@ struct Growing {
     is_fresh: bool,
     /// The packed recording since it is drained, and since when.
     drained: Option<(Box<Growing>, Instant)>,
+    /// Threads that match the filter.
+    counted: BTreeSet<ThreadId>,
+    /// A thread got its name after some of its events: the sums lack those.
+    is_short: bool,
 }
 
 struct Left {
@@ -114,12 +161,13 @@ struct Whole {
 impl Whole {
     fn read(recording: Recording, asked: &LiveRequest) -> Result<Self, RecordingError> {
         let heap = HeapRecording::new(recording);
+        let scope = asked.filter.scope(heap.recording());
         let (read, slices) = match &asked.slices {
             Some(options) => {
-                let (read, slices) = heap.read_sliced(Scope::default(), options.most_slices)?;
+                let (read, slices) = heap.read_sliced(scope, options.most_slices)?;
                 (read, Some(slices))
             }
-            None => (heap.read(Scope::default())?, None),
+            None => (heap.read(scope)?, None),
         };
         Ok(Self { heap, read, slices })
     }
@@ -173,7 +221,19 @@ impl LiveHeap {
     ///
     /// When it cannot be read, or is no recording.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
-        Self::open_as(LiveRequest { path: path.to_owned(), slices: None })
+        Self::open_filtered(path, LiveFilter::default())
+    }
+
+    /// The same, and counts only the blocks that the filter lets in.
+    ///
+    /// When a thread gets a name of the filter after its first events, the recording is read again
+    /// from its beginning; until then it [is behind](Update::is_behind).
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_filtered(path: &Path, filter: LiveFilter) -> Result<Self, RecordingError> {
+        Self::open_as(LiveRequest { path: path.to_owned(), slices: None, filter })
     }
 
     /// The same, and cuts its time into [slices](super::slices), which [`slices`](Self::slices)
@@ -183,11 +243,12 @@ impl LiveHeap {
     ///
     /// As [`open`](Self::open).
     pub fn open_sliced(path: &Path, slices: &SliceOptions) -> Result<Self, RecordingError> {
-        Self::open_as(LiveRequest { path: path.to_owned(), slices: Some(slices.clone()) })
+        let filter = LiveFilter::default();
+        Self::open_as(LiveRequest { path: path.to_owned(), slices: Some(slices.clone()), filter })
     }
 
     fn open_as(asked: LiveRequest) -> Result<Self, RecordingError> {
-        let growing = Growing::open(&asked)?;
+        let growing = Growing::open(&asked, None)?;
         let stacks = Arc::new(stacks(&growing.recording));
         Ok(Self { asked, state: State::Growing(Box::new(growing)), stacks })
     }
@@ -243,7 +304,7 @@ impl LiveHeap {
         }
     }
 
-    /// The sums of what was read so far.
+    /// The sums of what was read so far, of the blocks that are counted.
     #[must_use]
     pub fn snapshot(&self) -> HeapRead {
         match &self.state {
@@ -278,6 +339,12 @@ impl LiveHeap {
     #[must_use]
     pub fn recording(&self) -> &Recording {
         self.state.recording()
+    }
+
+    /// Returns the scope of what is counted, as far as the threads are known.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        self.asked.filter.scope(self.recording())
     }
 
     /// The recording for other questions, once it has ended.
@@ -329,7 +396,11 @@ impl State {
 }
 
 impl Growing {
-    fn open(asked: &LiveRequest) -> Result<Self, RecordingError> {
+    /// Opens the file at its beginning.
+    ///
+    /// Threads that `earlier` found to match are counted from their first event on, wherever their
+    /// names come in the file. Another file may number its threads differently.
+    fn open(asked: &LiveRequest, earlier: Option<&Self>) -> Result<Self, RecordingError> {
         let (path, spool) = match drained_into(&asked.path) {
             Some(packed) => (packed, Some(asked.path.clone())),
             None => (asked.path.clone(), drained_from(&asked.path)),
@@ -339,24 +410,44 @@ impl Growing {
         live.set_event_limit(EVENTS);
         // Facts say how to add up.
         live.look(&mut recording, false)?;
-        let fold =
-            RecordingFold::new(&recording, sampling(&recording), Scope::default(), asked.slices.as_ref());
+        // Threads are counted one by one, as they become known.
+        let scope = Scope {
+            threads: asked.filter.threads.as_ref().map(|_| Vec::new()),
+            ..asked.filter.scope(&recording)
+        };
+        let fold = RecordingFold::new(&recording, sampling(&recording), scope, asked.slices.as_ref());
         let (tables, is_fresh) = (live.tables_version(), live.had_news());
         // A file that was not written to for a while may have been left long ago.
         let age =
             path.metadata().and_then(|facts| facts.modified()).ok().and_then(|time| time.elapsed().ok());
         let news = Instant::now();
         let news = age.and_then(|age| news.checked_sub(age)).unwrap_or(news);
-        Ok(Self { recording, live, fold, path, spool, tables, news, is_fresh, drained: None })
+        let known = earlier.filter(|earlier| earlier.path == path);
+        let counted = known.map(|known| known.counted.clone()).unwrap_or_default();
+        let mut growing = Self {
+            recording,
+            live,
+            fold,
+            path,
+            spool,
+            tables,
+            news,
+            is_fresh,
+            drained: None,
+            counted,
+            is_short: false,
+        };
+        growing.count_threads(&asked.filter);
+        Ok(growing)
     }
 
     fn update(&mut self, asked: &LiveRequest) -> Result<Step, RecordingError> {
         let is_spool = self.recording.header().shape == Shape::Spool;
         if is_spool && self.drained.is_none() && drained_into(&asked.path).is_some() {
-            self.drained = Some((Box::new(Self::open(asked)?), Instant::now()));
+            self.drained = Some((Box::new(Self::open(asked, None)?), Instant::now()));
         }
         if let Some((fresh, since)) = &mut self.drained {
-            fresh.read_new()?;
+            fresh.read_new(asked)?;
             // Events that were shown stay visible until they are in the other file as well.
             let is_there = fresh.fold.has_all_of(&self.fold)
                 || fresh.recording.totals().is_some()
@@ -377,9 +468,11 @@ impl Growing {
             // went.
             return Ok(Step::to(State::Left(Box::new(Left::new(self.whole(asked)?, asked.path.clone())))));
         }
-        let is_new = self.read_new()?;
+        let is_new = self.read_new(asked)?;
         let next = if self.live.has_more() {
             None
+        } else if self.is_short {
+            Some(State::Growing(Box::new(Self::open(asked, Some(self))?)))
         } else if self.recording.totals().is_some() {
             Some(State::Ended(Box::new(self.closed(asked)?)))
         } else if !is_spool && self.news.elapsed() > PATIENCE {
@@ -390,8 +483,16 @@ impl Growing {
         Ok(Step { is_new, next })
     }
 
+    /// Counts the blocks of all threads that match by now.
+    fn count_threads(&mut self, filter: &LiveFilter) {
+        self.counted.extend(filter.threads(&self.recording));
+        for &thread in &self.counted {
+            self.is_short |= !self.fold.count_thread(thread);
+        }
+    }
+
     /// True when there was anything.
-    fn read_new(&mut self) -> Result<bool, RecordingError> {
+    fn read_new(&mut self, asked: &LiveRequest) -> Result<bool, RecordingError> {
         let is_spool = self.recording.header().shape == Shape::Spool;
         let mut is_new = std::mem::take(&mut self.is_fresh);
         // Events that one read of a spool returns are in order after the next read.
@@ -401,6 +502,7 @@ impl Growing {
                 (is_new, self.news) = (true, Instant::now());
             }
             self.fold.grow(&self.recording);
+            self.count_threads(&asked.filter);
             let was_behind = self.live.has_more();
             self.live.read_new(&self.recording, &Wanted::ALL, &mut self.fold)?;
             is_new |= was_behind;
@@ -409,7 +511,8 @@ impl Growing {
     }
 
     fn is_behind(&self) -> bool {
-        self.live.has_more() || self.drained.as_ref().is_some_and(|(fresh, _)| fresh.live.has_more())
+        let is_behind = |growing: &Self| growing.live.has_more() || growing.is_short;
+        is_behind(self) || self.drained.as_ref().is_some_and(|(fresh, _)| is_behind(fresh))
     }
 
     /// How much older what was read is than what there is, or than now.
@@ -456,7 +559,7 @@ impl Growing {
     fn closed(&self, asked: &LiveRequest) -> Result<Whole, RecordingError> {
         let recording = self.recording.reopened()?;
         // In a damaged file a row may have been missed that came too late.
-        let is_exact = self.live.findings().is_empty() && !self.fold.left_out_some();
+        let is_exact = self.live.findings().is_empty() && !self.fold.left_out_some() && !self.is_short;
         if !is_exact {
             return Whole::read(recording, asked);
         }

@@ -47,7 +47,7 @@ pub use diff_tree::{DiffNode, DiffTree};
 pub use flame::{FlameOptions, folded_name};
 pub use heap_read::{HeapMark, HeapRead, MOST_MARKS};
 pub use internals::{Role, plain_name, role_of};
-pub use live::{LiveHeap, Update};
+pub use live::{LiveFilter, LiveHeap, Update};
 pub use module_names::ModuleNames;
 pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};
 pub use patterns::{BadSuppression, Pattern, Suppressed, Suppressions, stacks_with};

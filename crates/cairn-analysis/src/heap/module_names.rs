@@ -9,12 +9,12 @@ use cairn_symbols::{AddressKind, Lookup, ModuleReport, Place, SourceFrame, Symbo
 
 use super::names::Namer;
 use super::stacks::{Address, Module, Stacks};
-use crate::names::{ModuleKey, Names};
+use crate::names::{AddressNames, ModuleKey};
 
 /// Names from symbol files.
 #[derive(Debug)]
 pub struct ModuleNames {
-    names: RefCell<Names>,
+    names: RefCell<AddressNames>,
     keys: Vec<ModuleKey>,
     /// By module: true where no name is asked for.
     is_left_out: Vec<bool>,
@@ -30,7 +30,7 @@ impl ModuleNames {
             size_bytes: None,
         };
         let keys = stacks.modules().iter().map(key).collect();
-        Self { names: RefCell::new(Names::new(options)), keys, is_left_out: Vec::new() }
+        Self { names: RefCell::new(AddressNames::new(options)), keys, is_left_out: Vec::new() }
     }
 
     /// Asks for no names of these modules, by their index: nothing says which build of them ran.
@@ -59,7 +59,7 @@ impl ModuleNames {
 
     /// The names, to tell what is missing.
     #[must_use]
-    pub fn into_inner(self) -> Names {
+    pub fn into_inner(self) -> AddressNames {
         self.names.into_inner()
     }
 }

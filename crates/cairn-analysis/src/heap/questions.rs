@@ -96,9 +96,9 @@ pub struct Entry {
 
 /// The entry of each function, line or module, by number.
 #[derive(Default)]
-struct Places(Vec<u32>);
+struct EntryNumbers(Vec<u32>);
 
-impl Places {
+impl EntryNumbers {
     fn entry(&mut self, number: usize) -> &mut u32 {
         if self.0.len() <= number {
             self.0.resize(number + 1, NO_ENTRY);
@@ -174,7 +174,7 @@ impl<'a> Questions<'a> {
     pub fn top_of(&self, group: Group, cost: Cost, most_stacks: usize) -> Vec<Entry> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut ranks: Vec<Vec<Rank>> = Vec::new();
-        let mut places = Places::default();
+        let mut places = EntryNumbers::default();
         for (index, (asker, &(line, ref sums))) in self.askers.iter().zip(&self.rows).enumerate() {
             let amount = cost.of(sums);
             if amount.is_zero() {

@@ -73,6 +73,14 @@ impl RecordingFold {
         self.heap.grow(recording.stacks().len(), self.threads.len());
     }
 
+    /// Counts the blocks of this thread from now on, in a scope that lists its threads. False when
+    /// some were left out before.
+    ///
+    /// A thread that the recording does not know yet is not counted; it has no events either.
+    pub(super) fn count_thread(&mut self, thread: ThreadId) -> bool {
+        self.index_of(thread).is_none_or(|index| self.heap.count_thread(index))
+    }
+
     /// Time of the last thing that was seen.
     pub(super) fn seen_nanos(&self) -> u64 {
         self.last_nanos.max(self.usage_nanos)

@@ -3,7 +3,7 @@
 //!
 //! Sums are of one stretch of time. A view in which a stretch is chosen needs changes instead: of a
 //! few hundred slices, each with what was allocated and freed in it, any stretch is added up in
-//! milliseconds, and is exact, as all columns of an [`Entry`] are sums.
+//! milliseconds, and is exact, as all columns of an [`SliceEntry`] are sums.
 //! [`HeapRecording::read_sliced`](super::HeapRecording::read_sliced) gives them with the profile in
 //! one pass; [`Aggregator::sliced`](super::Aggregator::sliced) is for those who feed events
 //! themselves, also while a program runs.
@@ -47,7 +47,7 @@ const FIRST_SLICE_NANOS: u64 = 1 << 12;
 
 /// Sums of one row in one slice.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct SliceEntry {
     /// Number of the row in its list.
     ///
     /// A stack, a [class of size](super::size_class), a thread's index, or a [class of
@@ -69,7 +69,7 @@ pub struct Entry {
     pub temporary: u64,
 }
 
-impl Entry {
+impl SliceEntry {
     /// Adds what happened in another slice or to another row.
     pub fn add(&mut self, other: &Self) {
         self.allocated_bytes = self.allocated_bytes.saturating_add(other.allocated_bytes);
@@ -81,7 +81,7 @@ impl Entry {
 }
 
 /// Sorts entries by row and slice, and adds up those of the same.
-pub fn put_together(entries: &mut Vec<Entry>) {
+pub fn put_together(entries: &mut Vec<SliceEntry>) {
     entries.sort_unstable_by_key(|entry| (entry.row, entry.slice));
     entries.dedup_by(|next, retained| {
         let same = (next.row, next.slice) == (retained.row, retained.slice);
@@ -121,14 +121,14 @@ pub struct Slices {
     /// Width of a slice.
     pub slice_nanos: u64,
     /// By stack; [`LOST_STACK`] comes last.
-    pub stacks: Vec<Entry>,
+    pub stacks: Vec<SliceEntry>,
     /// By [class of size](super::size_class).
-    pub sizes: Vec<Entry>,
+    pub sizes: Vec<SliceEntry>,
     /// By the thread that allocated, whichever freed.
-    pub threads: Vec<Entry>,
+    pub threads: Vec<SliceEntry>,
     /// By [class of lifetime](super::lifetime_class): what was freed after such a time, in the
     /// slice of the free.
-    pub lifetimes: Vec<Entry>,
+    pub lifetimes: Vec<SliceEntry>,
 }
 
 impl Slices {
@@ -212,9 +212,9 @@ impl Seen {
     }
 
     /// Returns the difference from `before`. Sums wrap, and so do differences.
-    fn since(&self, before: &Self, row: u32, slice: u32, sampling: Sampling) -> Entry {
+    fn since(&self, before: &Self, row: u32, slice: u32, sampling: Sampling) -> SliceEntry {
         let temporary = self.temporary.wrapping_sub(before.temporary);
-        Entry {
+        SliceEntry {
             row,
             slice,
             allocated_bytes: self.allocated_bytes.wrapping_sub(before.allocated_bytes),
@@ -382,7 +382,7 @@ fn changes(
     now: impl Iterator<Item = Seen>,
     slice: u32,
     sampling: Sampling,
-    into: &mut Vec<Entry>,
+    into: &mut Vec<SliceEntry>,
 ) {
     for (row, (before, now)) in before.iter_mut().zip(now).enumerate() {
         if *before != now {
@@ -398,7 +398,7 @@ fn changes(
 /// then adds up its own. A table of hashes would do it in one, at the mercy of who made the
 /// recording.
 fn add_leaks(
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<SliceEntry>,
     live: impl Iterator<Item = (usize, (usize, Weight))> + Clone,
     rows: usize,
     slices: usize,
@@ -425,7 +425,12 @@ fn add_leaks(
         of_row.sort_unstable_by_key(|&(slice, _)| slice);
         for of_slice in of_row.chunk_by(|a, b| a.0 == b.0) {
             let leaked_bytes = of_slice.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-            entries.push(Entry { row: number(row), slice: of_slice[0].0, leaked_bytes, ..Entry::default() });
+            entries.push(SliceEntry {
+                row: number(row),
+                slice: of_slice[0].0,
+                leaked_bytes,
+                ..SliceEntry::default()
+            });
         }
     }
     put_together(entries);

@@ -109,7 +109,7 @@ mod tests {
         writer.stack(8, [at(0x9010)]).unwrap();
         let mut player = Player::from_bytes(writer.into_sink().into_written().to_vec()).unwrap();
         let mut collapsed = Collapsed::default();
-        let mut sink = |event: &Event, tables: &dyn Tables, _: Option<&mut crate::names::Names>| {
+        let mut sink = |event: &Event, tables: &dyn Tables, _: Option<&mut crate::names::AddressNames>| {
             collapsed.add(event, tables);
             ControlFlow::Continue(())
         };

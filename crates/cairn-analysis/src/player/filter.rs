@@ -6,7 +6,7 @@ use regex::Regex;
 
 use super::event::{Event, PlayedModule, StackKey, Tables, What};
 use crate::calendar::{fraction_nanos, parse_iso};
-use crate::names::Names;
+use crate::names::AddressNames;
 
 const NANOS: i64 = 1_000_000_000;
 
@@ -165,7 +165,12 @@ impl<'a> Sieve<'a> {
     }
 
     /// Applies the conditions that need names.
-    pub(super) fn passes(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut Names>) -> bool {
+    pub(super) fn passes(
+        &mut self,
+        event: &Event,
+        tables: &dyn Tables,
+        names: Option<&mut AddressNames>,
+    ) -> bool {
         let Some(pattern) = &self.filter.pattern else { return true };
         if let Some(module) = event.module() {
             return tables.modules().get(module).is_some_and(|module| pattern.is_match(&module.path));
@@ -196,7 +201,12 @@ fn is_named(path: &str, name: &str, wanted: &str) -> bool {
     path == wanted || name == wanted || up_to_point()
 }
 
-fn stack_matches(pattern: &Regex, event: &Event, tables: &dyn Tables, mut names: Option<&mut Names>) -> bool {
+fn stack_matches(
+    pattern: &Regex,
+    event: &Event,
+    tables: &dyn Tables,
+    mut names: Option<&mut AddressNames>,
+) -> bool {
     event.frames(tables).iter().any(|frame| {
         let module = frame.module.and_then(|module| tables.modules().get(module));
         if module.is_some_and(|module| pattern.is_match(&module.path)) {

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::cairn::CairnRecording;
 use super::filter::Filter;
 use super::{EventSink, PlayError, Player, Source, Stage, is_cairns};
-use crate::names::Names;
+use crate::names::AddressNames;
 use cairn_recording::{Live, is_running};
 
 impl Player {
@@ -25,7 +25,7 @@ impl Player {
     pub fn follow(
         path: &Path,
         filter: &Filter,
-        mut names: Option<&mut Names>,
+        mut names: Option<&mut AddressNames>,
         sink: &mut EventSink<'_>,
         pause: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Self, PlayError> {

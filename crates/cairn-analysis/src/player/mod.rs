@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use std::ops::ControlFlow;
-//! use cairn_analysis::names::Names;
+//! use cairn_analysis::names::AddressNames;
 //! use cairn_analysis::player::{Filter, Player};
 //! use cairn_symbols::SymbolizerOptions;
 //! # use cairn_format::{AbsoluteAddress, SliceSink};
@@ -22,7 +22,7 @@
 //! # writer.stack(2_000, [0x7ff6_0000_0123, 0x10].map(AbsoluteAddress::new))?;
 //! # let file = writer.into_sink().into_written().to_vec();
 //! let mut player = Player::from_bytes(file)?;
-//! let mut names = Names::new(SymbolizerOptions::new());
+//! let mut names = AddressNames::new(SymbolizerOptions::new());
 //! let mut modules = Vec::new();
 //! player.play(&Filter::default(), Some(&mut names), &mut |event, tables, _names| {
 //!     if let Some(stack) = event.stack() {
@@ -58,7 +58,7 @@ pub use filter::{Filter, TimeBound};
 pub use picture::{Bar, bars};
 use tracker::TrackerRecording;
 
-use crate::names::Names;
+use crate::names::AddressNames;
 use cairn_format::WordSize;
 use cairn_format::recording::MAGIC;
 use cairn_recording::Recording;
@@ -76,7 +76,7 @@ const BATCH: usize = 512;
 const MAX_PREPARED: usize = 1 << 20;
 
 /// Receives each event; [`ControlFlow::Break`] ends the playback.
-pub type EventSink<'a> = dyn FnMut(&Event, &dyn Tables, Option<&mut Names>) -> ControlFlow<()> + 'a;
+pub type EventSink<'a> = dyn FnMut(&Event, &dyn Tables, Option<&mut AddressNames>) -> ControlFlow<()> + 'a;
 
 /// An open recording.
 #[derive(Debug)]
@@ -185,7 +185,7 @@ impl Player {
     pub fn play(
         &mut self,
         filter: &Filter,
-        names: Option<&mut Names>,
+        names: Option<&mut AddressNames>,
         sink: &mut EventSink<'_>,
     ) -> Result<(), PlayError> {
         match &self.source {
@@ -240,7 +240,7 @@ impl Player {
 struct Stage<'a, 'n> {
     sieve: Sieve<'a>,
     tables: &'a dyn Tables,
-    names: Option<&'n mut Names>,
+    names: Option<&'n mut AddressNames>,
     sink: &'a mut EventSink<'a>,
     waiting: Vec<Event>,
     /// Stacks whose names were resolved.
@@ -251,7 +251,7 @@ impl<'a, 'n> Stage<'a, 'n> {
     fn new(
         filter: &'a Filter,
         tables: &'a dyn Tables,
-        names: Option<&'n mut Names>,
+        names: Option<&'n mut AddressNames>,
         sink: &'a mut EventSink<'a>,
     ) -> Self {
         Self {

@@ -26,6 +26,22 @@ pub enum HeapFilter {
     Size(RangeInclusive<u64>),
 }
 
+impl HeapFilter {
+    /// True if it chooses blocks by themselves, false if it chooses stacks.
+    #[must_use]
+    pub fn is_of_blocks(&self) -> bool {
+        matches!(self, Self::Thread(_) | Self::Size(_))
+    }
+}
+
+/// Returns the range from the smallest to the largest size of both.
+pub(super) fn widest(known: Option<RangeInclusive<u64>>, other: &RangeInclusive<u64>) -> RangeInclusive<u64> {
+    match known {
+        Some(known) => *known.start().min(other.start())..=*known.end().max(other.end()),
+        None => other.clone(),
+    }
+}
+
 /// Why a text is no filter, size or time: a sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadFilter(String);

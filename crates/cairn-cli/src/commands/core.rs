@@ -644,7 +644,8 @@ fn export(
     let heap = target.has_events().then_some(&events);
     let subject = Subject { profile: &profile, heap, marks: &[] };
     let compression = output.named_compression();
-    let choice = Choice { column: profile.main_column, rows: Rows::Stacks, compression };
+    let choice =
+        Choice { column: profile.main_column, rows: Rows::Stacks, most_blocks: u64::MAX, compression };
     let written = write(target, &subject, choice, output)
         .map_err(|error| io::Error::other(format!("{name}: {error}")))?;
     for loss in &written.losses {

@@ -8,11 +8,11 @@ use std::str::FromStr;
 
 use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::heap::{Cost, Questions, Scope};
-use cairn_analysis::names::Names;
+use cairn_analysis::names::AddressNames;
 use cairn_analysis::player::{Filter, PlayError, Player};
 use cairn_analysis::source::{HeapSource, ReadDetail, SourceHeap, TimePoint, TimeSpan};
 use cairn_exchange::import::{Kind, event_source, live_blocks};
-use cairn_exchange::target::{Choice, HeapEvents, Rows};
+use cairn_exchange::target::{Choice, HeapEvents, MOST_BLOCKS, Rows};
 use cairn_exchange::{ExchangeError, Profile, Subject, Target, Written, marks, write};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
@@ -20,7 +20,7 @@ use clap::{Args, ValueEnum};
 
 use super::heap_input::{HeapInput, complain_about, failed, outcome_of, read, worse_of};
 use super::input_file::InputFile;
-use super::options::{CostName, ListOptions, ViewName, cost_of, refuse_terminal, views};
+use super::options::{CostName, ListOptions, ViewName, begin_file, cost_of, views};
 use crate::new_file::Output;
 use crate::output::{Outcome, Progress, complain};
 
@@ -126,6 +126,9 @@ Examples:
   cairn export app.4711.cairn --format folded --cost leaked -o - | inferno-flamegraph > leaks.svg
   cairn export app.4711.cairn --format csv --by time
   cairn export core.4711 --format pprof                   the blocks in a core file
+
+All stacks and frames are written. The Firefox format omits the shortest-lived of more than a
+million blocks, and files of marks hold two million: --full writes all.
 
 Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question, or the output cannot
 be written; 2 invalid arguments; 3 parts of the file are missing from the output.";
@@ -265,8 +268,8 @@ impl Export {
         let is_stdin = self.file == Path::new("-");
         let usual = || if is_stdin { "-".into() } else { beside(&self.file, target.extension()) };
         let path = self.output.clone().unwrap_or_else(usual);
-        if path == Path::new("-") && is_binary(target) {
-            refuse_terminal(&format!("the format {}", target.name()));
+        if is_binary(target) {
+            return begin_file(&path, self.force, &self.file, &format!("the format {}", target.name()));
         }
         Output::create(&path, self.force, &self.file)
     }
@@ -384,15 +387,17 @@ impl Export {
         let problem = |problem: PlayError| io::Error::other(format!("{name}: {problem}"));
         progress.now("reading the marks");
         let mut player = Player::open(file.path()).map_err(problem)?;
-        let mut names = self.input.source_options().symbols.map(Names::new);
-        let mut found = marks::read(&mut player, &Filter::default(), names.as_mut()).map_err(problem)?;
+        let most_marks = if self.list.full { usize::MAX } else { marks::MOST_MARKS };
+        let mut names = self.input.source_options().symbols.map(AddressNames::new);
+        let mut found =
+            marks::read(&mut player, &Filter::default(), names.as_mut(), most_marks).map_err(problem)?;
         found.profile.title.clone_from(&name);
         let subject = Subject { profile: &found.profile, heap: None, marks: &found.marks };
         progress.now("writing");
         let mut written = self.put(&subject, target, 0, sink)?;
         if found.left_out > 0 {
             written.losses.push(format!(
-                "{} marks are in the sums alone: a file holds two million one by one",
+                "{} marks are in the sums alone: a file holds two million one by one, with --full all",
                 found.left_out
             ));
         }
@@ -410,7 +415,8 @@ impl Export {
         sink: &mut Output,
     ) -> io::Result<Written> {
         let compression = sink.named_compression();
-        let choice = Choice { column, rows: self.rows(), compression };
+        let most_blocks = if self.list.full { u64::MAX } else { MOST_BLOCKS };
+        let choice = Choice { column, rows: self.rows(), most_blocks, compression };
         write(target, subject, choice, sink).map_err(|error| match error {
             ExchangeError::Io { source, .. } if crate::output::is_broken_pipe(&source) => source,
             error => io::Error::other(format!("{}: {error}", self.file.display())),

@@ -177,7 +177,7 @@ impl HeapInput {
     }
 
     /// Has the indexes of these programs built.
-    pub(crate) fn index_later(&self, names: &cairn_analysis::names::Names) {
+    pub(crate) fn index_later(&self, names: &cairn_analysis::names::AddressNames) {
         self.symbols.index_later(names);
     }
 

@@ -1,18 +1,17 @@
 //! Options that mean the same in every command: `--by`, `--cost`, `--limit`, `--full`, `--at`,
 //! `--from`, `--to`, `-o`.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::{Cost, Group};
 use cairn_analysis::source::{HeapSource, Question, TimePoint, TimeSpan};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 
 use super::heap_input::failed;
 use crate::new_file::Output;
-use crate::output::{Guarded, Palette, colored_stdout, not_for_terminals};
+use crate::output::{Guarded, Palette, colored_stdout};
 
 /// A view of a heap.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
@@ -129,6 +128,11 @@ pub(crate) struct TimeOptions {
 }
 
 impl TimeOptions {
+    /// True when any of the options is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.at.is_some() || self.from.is_some() || self.to.is_some() || self.between.is_some()
+    }
+
     /// The span of a heap that the options name.
     pub(crate) fn span(&self, source: &HeapSource) -> io::Result<TimeSpan> {
         let (from, to) = match self.between.as_deref() {
@@ -174,19 +178,15 @@ impl OutputOptions {
 
     /// Begins a file that is no text for people: a picture, a page, a binary format.
     pub(crate) fn begin_file(&self, input: &Path, what: &str) -> io::Result<Output> {
-        if self.is_stdout() {
-            refuse_terminal(what);
-        }
-        Output::create(&self.output, self.force, input)
+        begin_file(&self.output, self.force, input, what)
     }
 }
 
-/// Ends the command when standard output is a terminal: `what` is not for one.
-pub(crate) fn refuse_terminal(what: &str) {
-    if io::stdout().is_terminal() {
-        let text = format!("{}\n", not_for_terminals(what));
-        clap::Error::raw(ErrorKind::ValueValidation, text).exit();
-    }
+/// Begins a file that is no text for people, which `what` names: no terminal gets it.
+pub(crate) fn begin_file(path: &Path, force: bool, input: &Path, what: &str) -> io::Result<Output> {
+    let output = Output::create(path, force, input)?;
+    output.refuse_terminal(what)?;
+    Ok(output)
 }
 
 impl TextOutput {
@@ -246,6 +246,11 @@ pub(crate) enum Limit {
 }
 
 impl ListOptions {
+    /// Returns the value of `--limit`.
+    pub(crate) fn limit(self) -> Option<Limit> {
+        self.limit
+    }
+
     /// True when the user gave `--limit`.
     pub(crate) fn is_limited(self) -> bool {
         self.limit.is_some()

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cairn_analysis::file_kind::FileKind;
-use cairn_analysis::names::Names;
+use cairn_analysis::names::AddressNames;
 use cairn_analysis::player::{Collapsed, Event, EventSink, Filter, PlayError, Player, Tables, TimeBound};
 use cairn_format::WordSize;
 use clap::{Args, ValueEnum};
@@ -154,7 +154,7 @@ impl Play {
             let message = format!("{}: {problem}", self.file.display());
             io::Error::other(with_kind(&message, &self.file, &[FileKind::Recording]))
         };
-        let mut names = self.symbols.wanted().then(|| Names::new(self.symbols.symbolizer()));
+        let mut names = self.symbols.wanted().then(|| AddressNames::new(self.symbols.symbolizer()));
         let output = RefCell::new(BufWriter::with_capacity(1 << 16, crate::output::colored_stdout()));
         let mut player = if self.follow { None } else { Some(self.open().map_err(problem)?) };
         let played = match &mut player {
@@ -226,13 +226,17 @@ impl Play {
     fn print_events(
         &self,
         player: &mut Player,
-        names: Option<&mut Names>,
+        names: Option<&mut AddressNames>,
         output: &RefCell<impl Write>,
     ) -> Result<(), Stopped> {
         self.with_sink(output, |sink| player.play(&self.filter(), names, sink))
     }
 
-    fn follow(&self, names: Option<&mut Names>, output: &RefCell<impl Write>) -> Result<Player, Stopped> {
+    fn follow(
+        &self,
+        names: Option<&mut AddressNames>,
+        output: &RefCell<impl Write>,
+    ) -> Result<Player, Stopped> {
         let mut shown = Ok(());
         let player = self.with_sink(output, |sink| {
             Player::follow(&self.file, &self.filter(), names, sink, &mut || {
@@ -253,7 +257,7 @@ impl Play {
     ) -> Result<T, Stopped> {
         let mut written = Ok(());
         let mut text = text::EventPrinter::new(self.time);
-        let played = play(&mut |event: &Event, tables: &dyn Tables, names: Option<&mut Names>| {
+        let played = play(&mut |event: &Event, tables: &dyn Tables, names: Option<&mut AddressNames>| {
             let output = &mut *output.borrow_mut();
             written = match self.json {
                 true => json::event(output, event, tables, names),
@@ -269,11 +273,11 @@ impl Play {
     fn print_last_events(
         &self,
         player: &mut Player,
-        mut names: Option<&mut Names>,
+        mut names: Option<&mut AddressNames>,
         output: &mut impl Write,
     ) -> Result<(), Stopped> {
         let mut last: BTreeMap<Option<usize>, Event> = BTreeMap::new();
-        let mut sink = |event: &Event, _: &dyn Tables, _: Option<&mut Names>| {
+        let mut sink = |event: &Event, _: &dyn Tables, _: Option<&mut AddressNames>| {
             last.insert(event.thread, event.clone());
             ControlFlow::Continue(())
         };
@@ -293,11 +297,11 @@ impl Play {
     fn print_groups(
         &self,
         player: &mut Player,
-        mut names: Option<&mut Names>,
+        mut names: Option<&mut AddressNames>,
         output: &mut impl Write,
     ) -> Result<(), Stopped> {
         let mut collapsed = Collapsed::default();
-        let mut sink = |event: &Event, tables: &dyn Tables, _: Option<&mut Names>| {
+        let mut sink = |event: &Event, tables: &dyn Tables, _: Option<&mut AddressNames>| {
             collapsed.add(event, tables);
             ControlFlow::Continue(())
         };

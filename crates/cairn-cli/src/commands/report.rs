@@ -4,7 +4,7 @@ mod page;
 mod print;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cairn_analysis::heap::schema::{Limits, Report, ReportRequest};
 use cairn_analysis::heap::{
@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 
 use super::heap_input::{HeapInput, complain_about, failed, outcome_of, read, read_sliced, worse_of};
 use super::options::{
-    CostName, ListOptions, OutputOptions, TextOutput, TimeOptions, ViewName, cost_of, refuse_terminal,
+    CostName, ListOptions, OutputOptions, TextOutput, TimeOptions, ViewName, begin_file, cost_of,
 };
 use super::unseen::why_nothing_was_seen;
 use crate::new_file::Output;
@@ -182,10 +182,7 @@ impl ReportCommand {
             clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text).exit();
         }
         let path = self.html.as_deref().unwrap_or(&self.output.output);
-        if path == Path::new("-") {
-            refuse_terminal("a page");
-        }
-        Output::create(path, self.output.force, &self.file).map(Some)
+        begin_file(path, self.output.force, &self.file, "a page").map(Some)
     }
 
     fn write_page(&self, source: &HeapSource, output: Output, progress: &Progress) -> io::Result<Outcome> {

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::names::{Names, file_name_of, named_frames};
+use cairn_analysis::names::{AddressNames, file_name_of, named_frames};
 use cairn_analysis::snapshot::{self, SnapshotFrame, SnapshotThread};
 use cairn_memory::process::FoundBy;
 use cairn_symbols::SourceFrame;
@@ -123,7 +123,7 @@ fn print(
     output: &mut impl Write,
     snapshot: &snapshot::Snapshot,
     threads: &[&SnapshotThread],
-    mut names: Option<&mut Names>,
+    mut names: Option<&mut AddressNames>,
 ) -> io::Result<()> {
     write!(output, "process {}", snapshot.process)?;
     if !snapshot.command_line.is_empty() {
@@ -151,7 +151,7 @@ fn print_frame(
     number: &str,
     snapshot: &snapshot::Snapshot,
     frame: &SnapshotFrame,
-    names: Option<&mut Names>,
+    names: Option<&mut AddressNames>,
 ) -> io::Result<()> {
     let Palette { function, dim } = Palette::of_stdout();
     let address = frame.frame.address().unwrap_or_default().value();
@@ -266,7 +266,7 @@ impl<'a> SnapshotJson<'a> {
     fn new(
         snapshot: &'a snapshot::Snapshot,
         threads: &[&'a SnapshotThread],
-        mut names: Option<&mut Names>,
+        mut names: Option<&mut AddressNames>,
     ) -> Self {
         let nanos = |duration: std::time::Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let since_1970 = snapshot.taken.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -310,7 +310,7 @@ impl<'a> SnapshotJson<'a> {
 }
 
 impl SnapshotFrameJson {
-    fn new(snapshot: &snapshot::Snapshot, frame: &SnapshotFrame, names: Option<&mut Names>) -> Self {
+    fn new(snapshot: &snapshot::Snapshot, frame: &SnapshotFrame, names: Option<&mut AddressNames>) -> Self {
         let found = names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[][..], named_frames);
         let (outermost, inlined) = match found.split_last() {
             Some((outermost, inlined)) => (SnapshotCallJson::new(outermost), inlined),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cairn_analysis::heap;
-use cairn_analysis::names::{Names, file_name_of};
+use cairn_analysis::names::{AddressNames, file_name_of};
 use cairn_symbols::SymbolizerOptions;
 use clap::Args;
 
@@ -145,7 +145,7 @@ impl SymbolOptions {
 
     /// Starts another process that builds the indexes that were missed. For the end of a command,
     /// when the answers are printed.
-    pub(crate) fn index_later(&self, names: &Names) {
+    pub(crate) fn index_later(&self, names: &AddressNames) {
         self.index_these_later(names.without_index());
     }
 
@@ -158,7 +158,7 @@ impl SymbolOptions {
 /// Reports once per module why frames have no names and which files were not used.
 ///
 /// Also reports used files of another build.
-pub(crate) fn complain_about_modules(names: &Names) {
+pub(crate) fn complain_about_modules(names: &AddressNames) {
     for (key, report) in names.reports() {
         let module = file_name_of(&key.path);
         // Mappings of the kernel, such as `[vdso]`, have no file.

@@ -12,7 +12,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
-use cairn_analysis::source::{FollowedHeap, HeapFilter};
+use cairn_analysis::source::FollowedHeap;
 use clap::{Args, ValueEnum};
 use crossterm::event::{self, Event, KeyEventKind};
 
@@ -24,7 +24,7 @@ use super::input_file::InputFile;
 use super::options::ListOptions;
 use super::target::{Target, resolve};
 use crate::output::{Outcome, complain};
-use app::{App, Reaction};
+use app::{App, Filters, Reaction};
 use naming::Naming;
 use table::{By, Column, Wish};
 use terminal::{Signals, Terminal};
@@ -118,6 +118,7 @@ Examples:
   cairn top server.4711.cairn                  the same by its file
   cairn top 4711 --by line --sort growth       the lines whose memory grows
   cairn top 4711 --filter module=libfoo*       one library's memory
+  cairn top 4711 --filter thread=worker --filter size=1MiB..   large blocks of the workers
   cairn top core.4711 --once                   what a core file holds
   cairn top 4711 --plain --interval 10s >> log a table every ten seconds
   cairn top 4711 --once -n 5                   the five largest, once
@@ -138,10 +139,9 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 impl Top {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        self.check_filters()?;
         let Some(file) = self.file()? else { return Ok(Outcome::Status(2)) };
         let options = self.input.options_for(&file);
-        let heap = FollowedHeap::open(file.path(), &options).map_err(failed)?;
+        let heap = FollowedHeap::open(file.path(), &options, &self.input.filters()).map_err(failed)?;
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let is_interactive = is_terminal && !is_dumb && !self.plain && !self.once;
@@ -154,7 +154,8 @@ impl Top {
             chosen: None,
         };
         let name = file.name().map_or_else(|| file.path().display().to_string(), str::to_owned);
-        let app = App::new(name, wish, self.input.folding(), self.input.filters(), is_interactive);
+        let filters = Filters { filters: self.input.filters(), texts: self.input.filter_texts() };
+        let app = App::new(name, wish, self.input.folding(), filters, is_interactive);
         let naming = Naming::begin(options.symbols, heap.own_names());
         let watch = Watch::begin(heap, self.interval);
         let (outcome, failure) = if is_interactive {
@@ -169,22 +170,6 @@ impl Top {
             Some(why) => Err(io::Error::other(why)),
             None => Ok(outcome),
         }
-    }
-
-    /// Refuses filters that a heap which is added up as it grows cannot have.
-    fn check_filters(&self) -> io::Result<()> {
-        for filter in self.input.filters() {
-            let kind = match filter {
-                HeapFilter::Thread(_) => "thread",
-                HeapFilter::Size(_) => "size",
-                HeapFilter::Function(_) | HeapFilter::Module(_) => continue,
-            };
-            let why = "cairn top adds up all blocks as they come, and can leave out stacks alone; ask";
-            return Err(io::Error::other(format!(
-                "--filter {kind}: {why} `cairn report --filter {kind}=...`"
-            )));
-        }
-        Ok(())
     }
 
     /// The file; `None` after a message that there are several.

@@ -6,14 +6,14 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::source::{HeapFilter, HeapSource};
-use cairn_web::view::{PageState, Shown, SourceRoot, View, ViewOptions};
+use cairn_web::view::{PageLimit, PageState, Shown, SourceRoot, View, ViewOptions};
 use clap::Args;
 
 use super::heap_input::{HeapInput, failed};
 use super::input_file::InputFile;
-use super::options::{CostName, ViewName, views};
+use super::options::{CostName, Limit, ListOptions, TimeOptions, ViewName, views};
 use super::target::{Target, resolve};
-use crate::output::{Outcome, complain};
+use crate::output::{Outcome, complain, refusal};
 
 /// Open heaps in a browser, also while the program runs
 ///
@@ -36,6 +36,12 @@ pub(crate) struct ViewCommand {
     /// The cost that the page begins with [default: the usual one of the file]
     #[arg(long, value_name = "COST")]
     cost: Option<CostName>,
+
+    #[command(flatten)]
+    times: TimeOptions,
+
+    #[command(flatten)]
+    list: ListOptions,
 
     /// Print the address and open no browser
     #[arg(long)]
@@ -73,6 +79,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairn view app.4711.cairn                      one recording
   cairn view app.4711.cairn --cost leaked --filter thread=worker
+  cairn view app.4711.cairn --from 10s --to 20s  what was allocated meanwhile
   cairn view core.4711                           the blocks in a core file
   cairn view 4711                                a process that `cairn heap` records, as it goes on
   cairn view before.cairn after.cairn            what grew, as a differential flame graph
@@ -87,14 +94,15 @@ Exit codes: 0 it was ended; 1 it could not be served; 2 invalid arguments.";
 
 impl ViewCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let (shown, _inputs) = self.shown()?;
+        let (shown, inputs) = self.shown()?;
+        let state = self.state(&inputs)?;
         let mut options = ViewOptions::new(shown);
         options.compares = self.what.len() == 2;
         options.port = self.port;
         options.uses_ipv6 = self.ipv6;
         options.source = self.input.source_options();
         options.folding = self.input.folding();
-        options.state = self.state()?;
+        options.state = state;
         options.sources = self.source.iter().map(|text| source_root(text)).collect::<io::Result<_>>()?;
         let view = View::bind(options)?;
         let url = view.url();
@@ -118,7 +126,7 @@ impl ViewCommand {
     }
 
     /// Returns the state that the page begins with.
-    fn state(&self) -> io::Result<PageState> {
+    fn state(&self, inputs: &[InputFile]) -> io::Result<PageState> {
         let mut state = PageState::default();
         state.cost = self.cost.map(CostName::cost);
         match self.by {
@@ -129,21 +137,34 @@ impl ViewCommand {
             Some(ViewName::Lifetime) => state.tab = Some("lifetimes"),
             _ => {}
         }
-        for filter in self.input.filters() {
+        for (filter, text) in self.input.filters().into_iter().zip(self.input.filter_texts()) {
+            let pattern = || text.split_once('=').map(|(_, pattern)| pattern.to_owned());
             match filter {
                 HeapFilter::Thread(name) if state.thread.is_none() => state.thread = Some(name),
                 HeapFilter::Size(range) if state.sizes.is_none() => state.sizes = Some(range),
-                HeapFilter::Thread(_) | HeapFilter::Size(_) => {
-                    return Err(io::Error::other(
-                        "--filter: a page shows one thread, and one range of sizes",
-                    ));
-                }
-                HeapFilter::Function(_) | HeapFilter::Module(_) => {
-                    let why = "a page filters threads and sizes; it searches for functions with / and shows their calls alone";
-                    return Err(io::Error::other(format!("--filter: {why}")));
+                HeapFilter::Function(_) if state.function.is_none() => state.function = pattern(),
+                HeapFilter::Module(_) if state.module.is_none() => state.module = pattern(),
+                _ => {
+                    let why = "the address of a page holds one filter of each kind";
+                    return Err(refusal(format!("--filter {text}: {why}; `cairn report` takes several")));
                 }
             }
         }
+        if self.times.is_given() {
+            let [input] = inputs else {
+                let why = "choose a part of one file; name one. Of two that are compared, the page takes a part where its curves are brushed";
+                return Err(refusal(format!("--at, --from and --to {why}")));
+            };
+            let span = self.times.span(&self.input.open_file(input)?)?;
+            state.from_nanos = Some(span.from_nanos).filter(|&from| from > 0);
+            state.to_nanos = Some(span.to_nanos).filter(|&to| to != u64::MAX);
+        }
+        state.limit = match self.list.limit() {
+            _ if self.list.full => PageLimit::Everything,
+            Some(Limit::Count(rows)) => PageLimit::Rows(rows),
+            Some(Limit::Share(share)) => PageLimit::Share(share),
+            None => PageLimit::Usual,
+        };
         Ok(state)
     }
 

@@ -188,6 +188,11 @@ pub struct HeapEvents<'a> {
     pub stacks: &'a HashMap<u32, Option<u32>>,
 }
 
+/// Usual value of [`Choice::most_blocks`]; 1,000,000.
+///
+/// The Firefox Profiler takes seconds for more.
+pub const MOST_BLOCKS: u64 = 1_000_000;
+
 /// Choices for formats that cannot store everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
@@ -195,6 +200,8 @@ pub struct Choice {
     pub column: usize,
     /// The rows, for tables.
     pub rows: Rows,
+    /// Maximum blocks in the Firefox format, which omits those with the shortest lives.
+    pub most_blocks: u64,
     /// The compression; `None` for the format's default.
     pub compression: Option<Compression>,
 }
@@ -335,7 +342,7 @@ fn write_plain(
         Target::Firefox => match subject.heap {
             Some(heap) => {
                 let heap = whole(target, heap)?;
-                losses.extend(firefox::write(heap, profile, output)?);
+                losses.extend(firefox::write(heap, profile, choice.most_blocks, output)?);
             }
             None if subject.marks.is_empty() && !profile.samples.is_empty() => {
                 return Err(ExchangeError::CannotHold {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use cairn_analysis::heap::slices::{Entry as Slice, SliceOptions, Slices, put_together};
+use cairn_analysis::heap::slices::{SliceEntry as Slice, SliceOptions, Slices, put_together};
 use cairn_analysis::heap::{
     Aggregator, Bin, HeapProfile, SIZE_CLASSES, Sampling, Scope, Sums, Timeline, size_class,
 };

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cairn_analysis::names::{Names, named_frames};
+use cairn_analysis::names::{AddressNames, named_frames};
 use cairn_analysis::player::{Event, Filter, PlayError, PlayedFrame, Player, Tables, What};
 use cairn_format::Hexadecimal;
 
 use crate::model::profile::{Column, Function, Line, Location, Module, Profile, Sample, Stack, Unit};
 
-/// Maximum marks to store individually; of more, only the sums.
-const MOST_MARKS: usize = 2_000_000;
+/// Usual maximum of marks to store individually; of more, only the sums.
+pub const MOST_MARKS: usize = 2_000_000;
 
 /// A mark, or the load or unload of a module.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,13 +41,19 @@ pub struct Marks {
     pub left_out: u64,
 }
 
-/// Plays the marks that pass the filter. Without `names`, frames are modules with offsets.
+/// Plays the marks that pass the filter, and stores up to `most_marks` of them individually.
+/// Without `names`, frames are modules with offsets.
 ///
 /// # Errors
 ///
 /// Those of [`Player::play`].
-pub fn read(player: &mut Player, filter: &Filter, names: Option<&mut Names>) -> Result<Marks, PlayError> {
-    let mut builder = MarkProfileBuilder::default();
+pub fn read(
+    player: &mut Player,
+    filter: &Filter,
+    names: Option<&mut AddressNames>,
+    most_marks: usize,
+) -> Result<Marks, PlayError> {
+    let mut builder = MarkProfileBuilder { most_marks, ..MarkProfileBuilder::default() };
     builder.result.profile.columns =
         vec![Column { name: "marks".into(), unit: Unit::Count, title: "Marks".into() }];
     player.play(filter, names, &mut |event, tables, names| {
@@ -65,6 +71,7 @@ pub fn read(player: &mut Player, filter: &Filter, names: Option<&mut Names>) -> 
 #[derive(Default)]
 pub(crate) struct MarkProfileBuilder {
     result: Marks,
+    most_marks: usize,
     modules: HashMap<Arc<str>, u32>,
     functions: HashMap<Function, u32>,
     locations: HashMap<PlayedFrame, u32>,
@@ -83,7 +90,7 @@ impl MarkProfileBuilder {
         &mut self,
         event: &Event,
         tables: &dyn Tables,
-        mut names: Option<&mut Names>,
+        mut names: Option<&mut AddressNames>,
     ) -> Option<u32> {
         let mut stack = None;
         for frame in event.frames(tables).iter().rev() {
@@ -93,7 +100,7 @@ impl MarkProfileBuilder {
         stack
     }
 
-    fn event(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut Names>) {
+    fn event(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut AddressNames>) {
         let module_name =
             |index: usize| tables.modules().get(index).map_or("?", |module| module.name()).to_owned();
         let text = match &event.what {
@@ -111,7 +118,7 @@ impl MarkProfileBuilder {
             });
             samples[index].values[0] += 1;
         }
-        if self.result.marks.len() >= MOST_MARKS {
+        if self.result.marks.len() >= self.most_marks {
             self.result.left_out += 1;
             return;
         }
@@ -133,7 +140,7 @@ impl MarkProfileBuilder {
         })
     }
 
-    fn location(&mut self, frame: PlayedFrame, tables: &dyn Tables, names: Option<&mut Names>) -> u32 {
+    fn location(&mut self, frame: PlayedFrame, tables: &dyn Tables, names: Option<&mut AddressNames>) -> u32 {
         if let Some(&known) = self.locations.get(&frame) {
             return known;
         }

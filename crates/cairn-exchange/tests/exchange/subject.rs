@@ -7,7 +7,7 @@ use cairn_analysis::heap::{
     Address, Aggregator, Folding, HeapRecording, Namer, Names, Questions, Sampling, Scope, Stacks,
 };
 use cairn_exchange::import::Imported;
-use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
+use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, MOST_BLOCKS, Rows};
 use cairn_exchange::{ExchangeError, Profile, Subject, Target, Written, write};
 use cairn_format::recording::{Lane, PcKind};
 use cairn_recording::Recording;
@@ -131,7 +131,12 @@ pub(crate) fn profile_of(heap: &HeapRecording) -> Profile {
 pub(crate) fn try_export(target: Target, heap: &HeapRecording) -> Result<(Vec<u8>, Written), ExchangeError> {
     with_subject(heap, |subject| {
         let mut bytes = Vec::new();
-        let choice = Choice { column: subject.profile.main_column, rows: Rows::Stacks, compression: None };
+        let choice = Choice {
+            column: subject.profile.main_column,
+            rows: Rows::Stacks,
+            most_blocks: MOST_BLOCKS,
+            compression: None,
+        };
         let written = write(target, subject, choice, &mut bytes)?;
         Ok((bytes, written))
     })
@@ -203,7 +208,12 @@ pub(crate) fn converted(file: &Imported, target: Target) -> Result<Vec<u8>, Exch
     write(
         target,
         &subject,
-        Choice { column: profile.main_column, rows: Rows::Stacks, compression: None },
+        Choice {
+            column: profile.main_column,
+            rows: Rows::Stacks,
+            most_blocks: MOST_BLOCKS,
+            compression: None,
+        },
         &mut bytes,
     )?;
     Ok(bytes)
@@ -227,7 +237,12 @@ pub(crate) fn written_image(
     let events = HeapEvents { source, scope: &scope, sums: &sums, threads: Vec::new(), stacks: &stacks };
     let subject = Subject { profile: &profile, heap: Some(&events), marks: &[] };
     let mut bytes = Vec::new();
-    let choice = Choice { column: profile.main_column, rows: Rows::Stacks, compression: None };
+    let choice = Choice {
+        column: profile.main_column,
+        rows: Rows::Stacks,
+        most_blocks: MOST_BLOCKS,
+        compression: None,
+    };
     let written = write(target, &subject, choice, &mut bytes).expect("a vector takes everything");
     assert!(written.losses.iter().any(|loss| loss.contains("at time 0")), "{:?}", written.losses);
     (bytes, profile)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use cairn_exchange::target::{Choice, Rows};
+use cairn_exchange::target::{Choice, MOST_BLOCKS, Rows};
 use cairn_exchange::{ExchangeError, Profile, Target, write};
 use opentelemetry_proto::tonic::profiles::v1development::ProfilesData;
 use prost::Message;
@@ -153,6 +153,27 @@ fn firefox_has_every_event_and_the_peak() {
 }
 
 #[test]
+fn firefox_omits_the_shortest_lives_above_a_limit() {
+    let heap = heap();
+    let written = |most_blocks| {
+        with_subject(&heap, |subject| {
+            let mut bytes = Vec::new();
+            let choice = Choice { column: 0, rows: Rows::Stacks, most_blocks, compression: None };
+            let losses = write(Target::Firefox, subject, choice, &mut bytes).unwrap().losses;
+            let weights = json(&bytes)["threads"][0]["nativeAllocations"]["weight"].clone();
+            let allocations = weights.as_array().unwrap().iter().filter(|weight| weight.as_i64() > Some(0));
+            (allocations.count() as u64, losses.join("\n"))
+        })
+    };
+    let (all, losses) = written(u64::MAX);
+    let whole = profile_of(&heap);
+    assert!(all == total(&whole, "alloc_objects") && !losses.contains("omitted"), "{all}: {losses}");
+    let (some, losses) = written(all - 10);
+    assert!(some <= all - 10 && some >= total(&whole, "inuse_objects"), "{some} of {all}");
+    assert!(losses.contains("omitted") && losses.contains("--full writes all"), "{losses}");
+}
+
+#[test]
 fn otlp_decodes() {
     let (heap, profile) = (heap(), profile_of(&heap()));
     let file = ProfilesData::decode(&export(Target::Otlp, &heap)[..]).unwrap();
@@ -189,7 +210,13 @@ fn tables_are_equal_in_csv_and_json() {
         for rows in all {
             let bytes = |target| {
                 let mut bytes = Vec::new();
-                write(target, subject, Choice { column: 0, rows, compression: None }, &mut bytes).unwrap();
+                write(
+                    target,
+                    subject,
+                    Choice { column: 0, rows, most_blocks: MOST_BLOCKS, compression: None },
+                    &mut bytes,
+                )
+                .unwrap();
                 bytes
             };
             let csv = bytes(Target::Csv);
@@ -259,8 +286,12 @@ fn deep_recursion_is_written_in_pieces() {
         assert!(locations > 600_000, "{locations}");
         for target in [Target::Pprof, Target::Otlp] {
             let mut output = InPieces::default();
-            let choice =
-                Choice { column: subject.profile.main_column, rows: Rows::Stacks, compression: None };
+            let choice = Choice {
+                column: subject.profile.main_column,
+                rows: Rows::Stacks,
+                most_blocks: MOST_BLOCKS,
+                compression: None,
+            };
             write(target, subject, choice, &mut output).unwrap();
             assert!(output.most_bytes < locations / 2, "{target:?}: {}", output.most_bytes);
             // Only pprof is compressed.

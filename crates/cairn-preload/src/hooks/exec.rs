@@ -15,8 +15,8 @@ use crate::next::{NEXT, Next};
 use crate::system::ReadOnly;
 use crate::{start, system, target};
 
-type Text = *const c_char;
-type Texts = *const *const c_char;
+type CText = *const c_char;
+type CTexts = *const *const c_char;
 
 fn is_found(next: &'static Next) -> bool {
     if next.address().is_null() {
@@ -47,9 +47,9 @@ macro_rules! real {
 /// `environment` is valid for `exec`: null, or an array of texts that ends with a null pointer.
 unsafe fn with_own(
     own: Option<OwnVariables>,
-    environment: Texts,
+    environment: CTexts,
     takes_library: impl FnOnce() -> bool,
-    mut f: impl FnMut(Texts) -> c_int,
+    mut f: impl FnMut(CTexts) -> c_int,
 ) -> c_int {
     let Some(mut own) = own else { return f(environment) };
     own.is_wanted = own.is_wanted && is_reachable(own.library) && takes_library();
@@ -69,8 +69,8 @@ fn is_reachable(library: &'static [u8]) -> bool {
 ///
 /// As for the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn execve(path: Text, arguments: Texts, environment: Texts) -> c_int {
-    let real = real!(execve: unsafe extern "C" fn(Text, Texts, Texts) -> c_int, or -1);
+pub unsafe extern "C" fn execve(path: CText, arguments: CTexts, environment: CTexts) -> c_int {
+    let real = real!(execve: unsafe extern "C" fn(CText, CTexts, CTexts) -> c_int, or -1);
     // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::takes_library(path);
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn execve(path: Text, arguments: Texts, environment: Texts
 ///
 /// As for the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn execv(path: Text, arguments: Texts) -> c_int {
+pub unsafe extern "C" fn execv(path: CText, arguments: CTexts) -> c_int {
     // SAFETY: the caller promises what the C library's function requires, with the present
     // environment.
     unsafe { execve(path, arguments, environment::current().cast()) }
@@ -92,8 +92,8 @@ pub unsafe extern "C" fn execv(path: Text, arguments: Texts) -> c_int {
 ///
 /// As for the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn execvpe(file: Text, arguments: Texts, environment: Texts) -> c_int {
-    let real = real!(execvpe: unsafe extern "C" fn(Text, Texts, Texts) -> c_int, or -1);
+pub unsafe extern "C" fn execvpe(file: CText, arguments: CTexts, environment: CTexts) -> c_int {
+    let real = real!(execvpe: unsafe extern "C" fn(CText, CTexts, CTexts) -> c_int, or -1);
     // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::found_takes_library(file);
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn execvpe(file: Text, arguments: Texts, environment: Text
 ///
 /// As for the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn execvp(file: Text, arguments: Texts) -> c_int {
+pub unsafe extern "C" fn execvp(file: CText, arguments: CTexts) -> c_int {
     // SAFETY: the caller promises what the C library's function requires, with the present
     // environment.
     unsafe { execvpe(file, arguments, environment::current().cast()) }
@@ -115,8 +115,8 @@ pub unsafe extern "C" fn execvp(file: Text, arguments: Texts) -> c_int {
 ///
 /// As for the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fexecve(file: c_int, arguments: Texts, environment: Texts) -> c_int {
-    let real = real!(fexecve: unsafe extern "C" fn(c_int, Texts, Texts) -> c_int, or -1);
+pub unsafe extern "C" fn fexecve(file: c_int, arguments: CTexts, environment: CTexts) -> c_int {
+    let real = real!(fexecve: unsafe extern "C" fn(c_int, CTexts, CTexts) -> c_int, or -1);
     // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::file_takes_library(&ReadOnly::of_program(file));
@@ -130,12 +130,12 @@ pub unsafe extern "C" fn fexecve(file: c_int, arguments: Texts, environment: Tex
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execveat(
     directory: c_int,
-    path: Text,
-    arguments: Texts,
-    environment: Texts,
+    path: CText,
+    arguments: CTexts,
+    environment: CTexts,
     flags: c_int,
 ) -> c_int {
-    let real = real!(execveat: unsafe extern "C" fn(c_int, Text, Texts, Texts, c_int) -> c_int, or -1);
+    let real = real!(execveat: unsafe extern "C" fn(c_int, CText, CTexts, CTexts, c_int) -> c_int, or -1);
     // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || {
@@ -160,24 +160,24 @@ list_entry! { execle => on_execle }
 /// # Safety
 ///
 /// `arguments` is an array that ends with a null pointer, behind which the environment is passed.
-unsafe extern "C" fn on_execle(path: Text, arguments: Texts) -> c_int {
+unsafe extern "C" fn on_execle(path: CText, arguments: CTexts) -> c_int {
     // SAFETY: the caller promises arguments that end with null, and the environment behind them.
     unsafe {
         let mut end = arguments;
         while !(*end).is_null() {
             end = end.add(1);
         }
-        execve(path, arguments, *end.add(1) as Texts)
+        execve(path, arguments, *end.add(1) as CTexts)
     }
 }
 
 type Spawn = unsafe extern "C" fn(
     *mut libc::pid_t,
-    Text,
+    CText,
     *const libc::posix_spawn_file_actions_t,
     *const libc::posix_spawnattr_t,
-    Texts,
-    Texts,
+    CTexts,
+    CTexts,
 ) -> c_int;
 
 /// # Safety
@@ -186,11 +186,11 @@ type Spawn = unsafe extern "C" fn(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_spawn(
     process: *mut libc::pid_t,
-    path: Text,
+    path: CText,
     actions: *const libc::posix_spawn_file_actions_t,
     attributes: *const libc::posix_spawnattr_t,
-    arguments: Texts,
-    environment: Texts,
+    arguments: CTexts,
+    environment: CTexts,
 ) -> c_int {
     let real = real!(posix_spawn: Spawn, or libc::ENOSYS);
     // SAFETY: the caller promises what the C library's function requires.
@@ -208,11 +208,11 @@ pub unsafe extern "C" fn posix_spawn(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_spawnp(
     process: *mut libc::pid_t,
-    file: Text,
+    file: CText,
     actions: *const libc::posix_spawn_file_actions_t,
     attributes: *const libc::posix_spawnattr_t,
-    arguments: Texts,
-    environment: Texts,
+    arguments: CTexts,
+    environment: CTexts,
 ) -> c_int {
     let real = real!(posix_spawnp: Spawn, or libc::ENOSYS);
     // SAFETY: the caller promises what the C library's function requires.

@@ -149,8 +149,8 @@ pub(crate) fn check_full_disk(runner: &Runner) {
         return;
     }
     check_full(&runner.path);
-    let blocks = std::fs::metadata(&runner.path).unwrap().len() >> 16;
-    assert!((88..=96).contains(&blocks), "all but a few blocks of the free 6 MiB are used: {blocks}");
+    let segments = std::fs::metadata(&runner.path).unwrap().len() >> 16;
+    assert!((88..=96).contains(&segments), "all but a few segments of the free 6 MiB are used: {segments}");
 }
 
 /// Closes all descriptors and opens others, as daemons do.
@@ -227,5 +227,5 @@ pub(crate) fn check_resident(runner: &Runner) {
     let spool = Spool::open(&runner.path);
     spool.check();
     assert_eq!(spool.marks.len(), (64 << 20) / 256);
-    assert!(spool.blocks_used > 900, "{} blocks", spool.blocks_used);
+    assert!(spool.segments_used > 900, "{} segments", spool.segments_used);
 }

@@ -25,7 +25,7 @@ const MARKS: i64 = 150_000;
 struct Drain<'a> {
     file: File,
     seen: &'a mut HashSet<i64>,
-    /// By block: the claim, and how far it was read.
+    /// By segment: the claim, and how far it was read.
     read: HashMap<u64, (u64, usize)>,
     given: u64,
     ticks: u64,
@@ -66,8 +66,8 @@ impl<'a> Drain<'a> {
     fn turn(&mut self) {
         self.tick();
         let (claimed, backed) = (self.word(control::CLAIMED_SEGMENTS), self.word(control::BACKED_SEGMENTS));
-        // The program may not grow beyond what little there is: it waits for blocks that are given
-        // back.
+        // The program may not grow beyond what little there is: it waits for segments that are
+        // given back.
         if claimed + 4 > backed && backed < 80 {
             // SAFETY: extends our own file.
             let result = unsafe {
@@ -77,13 +77,13 @@ impl<'a> Drain<'a> {
             self.set(control::BACKED_SEGMENTS, backed + 8);
         }
         let mut headers = Vec::new();
-        for block in 1..claimed {
+        for segment in 1..claimed {
             self.tick();
             let mut bytes = vec![0; SEGMENT_BYTES];
-            self.file.read_exact_at(&mut bytes, block << 16).unwrap();
+            self.file.read_exact_at(&mut bytes, segment << 16).unwrap();
             if let Ok(header) = SegmentHeader::read(&bytes) {
-                self.read_marks(block, &header, &bytes);
-                headers.push((block, header));
+                self.read_marks(segment, &header, &bytes);
+                headers.push((segment, header));
             }
         }
         let mut last: HashMap<(u32, Lane), u32> = HashMap::new();
@@ -91,33 +91,33 @@ impl<'a> Drain<'a> {
             let sequence = last.entry((header.thread, header.lane)).or_default();
             *sequence = header.sequence.max(*sequence);
         }
-        for (block, before) in headers {
+        for (segment, before) in headers {
             if before.sequence >= last[&(before.thread, before.lane)] {
                 continue;
             }
             self.tick();
             // Left: what is committed now is all there will be.
             let mut bytes = vec![0; SEGMENT_BYTES];
-            self.file.read_exact_at(&mut bytes, block << 16).unwrap();
+            self.file.read_exact_at(&mut bytes, segment << 16).unwrap();
             let Ok(header) = SegmentHeader::read(&bytes) else { continue };
             // Given back before, and taken by a thread since: it was not this one that was left.
             if header.claim != before.claim {
                 continue;
             }
-            self.read_marks(block, &header, &bytes);
-            let (claim, offset) = self.read[&block];
+            self.read_marks(segment, &header, &bytes);
+            let (claim, offset) = self.read[&segment];
             if offset != usize::MAX && claim == header.claim {
-                self.read.insert(block, (claim, usize::MAX));
+                self.read.insert(segment, (claim, usize::MAX));
                 let at = control::FREE_RING + self.given as usize % control::FREE_RING_ENTRIES * 4;
-                self.file.write_all_at(&(block as u32).to_le_bytes(), at as u64).unwrap();
+                self.file.write_all_at(&(segment as u32).to_le_bytes(), at as u64).unwrap();
                 self.given += 1;
                 self.set(control::FREE_GIVEN, self.given);
             }
         }
     }
 
-    fn read_marks(&mut self, block: u64, header: &SegmentHeader, bytes: &[u8]) {
-        let place = self.read.entry(block).or_insert((header.claim, SEGMENT_HEADER_BYTES));
+    fn read_marks(&mut self, segment: u64, header: &SegmentHeader, bytes: &[u8]) {
+        let place = self.read.entry(segment).or_insert((header.claim, SEGMENT_HEADER_BYTES));
         if place.0 != header.claim {
             *place = (header.claim, SEGMENT_HEADER_BYTES);
             self.reused += 1;
@@ -166,7 +166,7 @@ pub(crate) fn drained(path: &Path) {
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         end_flag.store(true, Ordering::Release);
         let (reused, was_silent) = drainer.join().unwrap();
-        assert!(reused > 100 || was_silent, "{reused} blocks were used again");
+        assert!(reused > 100 || was_silent, "{reused} segments were used again");
         println!("{}", if was_silent { "silent" } else { "ticking" });
     });
     assert_eq!(seen.len() as i64, THREADS * MARKS);

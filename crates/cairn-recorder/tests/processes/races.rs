@@ -372,7 +372,7 @@ pub(crate) fn restarting_child(path: &Path) {
         for thread in 0..WRITERS {
             let rounds = &rounds;
             scope.spawn(move || {
-                // Large, so that many of them need a block.
+                // Large, so that many of them need a segment.
                 let text = "x".repeat(2000);
                 for number in 0.. {
                     while rounds.load(Ordering::Relaxed) as i64 <= number / MARKS_OF_ROUND {

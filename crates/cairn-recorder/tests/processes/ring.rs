@@ -23,8 +23,8 @@ fn record(options: &cairn_recorder::Options<'_>) {
 fn write(thread: i64, barrier: &std::sync::Barrier) {
     for number in 0..MARKS {
         mark_value("ring", MarkValue::Integer(thread << 32 | number));
-        // A thread that began when the other one has ended would go on in its block, and overwrite
-        // all of it in the end.
+        // A thread that began when the other one has ended would go on in its segment, and
+        // overwrite all of it in the end.
         if number == 0 {
             barrier.wait();
         }
@@ -38,8 +38,9 @@ pub(crate) fn child(path: &Path) {
     stop(EndReason::Stopped);
 }
 
-/// Checks that the marks of each thread are the last ones without a gap. Blocks that were still in
-/// use when newer ones had been overwritten are exempt.
+/// Checks that the marks of each thread are the last ones without a gap.
+///
+/// Segments that were still in use when newer ones had been overwritten are exempt.
 fn check_last(spool: &Spool) {
     spool.check();
     assert_eq!(spool.lost_events, 0);
@@ -128,7 +129,7 @@ pub(crate) fn check_by_age(runner: &Runner) {
         _ => None,
     };
     assert!(spool.marks.iter().filter_map(round).any(|round| round == ROUNDS - 1));
-    // The last block has a part of the last round, which a dump cannot cut off.
+    // The last segment has a part of the last round, which a dump cannot cut off.
     let dump = Spool::open(Path::new(&dumped));
     assert!(dump.marks.iter().any(|mark| mark.text == "last"));
     assert!(dump.marks.len() < 5_000, "{} marks", dump.marks.len());

@@ -38,7 +38,7 @@ pub(crate) fn check(runner: &Runner) {
         .collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..SHORT).collect::<Vec<_>>());
-    assert!(spool.blocks_used < 60, "{} blocks for threads that were one at a time", spool.blocks_used);
+    assert!(spool.segments_used < 60, "{} segments for threads that were one at a time", spool.segments_used);
     let began: usize = spool.sequences.values().map(|sequence| sequence.kernel_threads.len()).sum();
     assert_eq!(began as i64, SHORT, "each says that it begins");
     let threads: std::collections::HashSet<u32> = spool.marks.iter().map(|mark| mark.kernel_thread).collect();

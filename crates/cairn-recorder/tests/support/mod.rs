@@ -47,7 +47,7 @@ pub enum Heap {
     Move { address: u64, ticket: Option<u32> },
 }
 
-/// One sequence of blocks.
+/// One sequence of segments.
 #[derive(Default, Debug)]
 pub struct Sequence {
     pub kernel_threads: Vec<u32>,
@@ -55,7 +55,7 @@ pub struct Sequence {
     pub heap: Vec<(u64, Heap)>,
     pub ended: u32,
     pub names: Vec<String>,
-    pub blocks: u32,
+    pub segments: u32,
 }
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub struct Spool {
     pub overwritten: u64,
     pub ends: u32,
     pub mappings: u32,
-    pub blocks_used: u64,
+    pub segments_used: u64,
 }
 
 const HEAD: u32 = 1 << 31;
@@ -106,31 +106,31 @@ impl Spool {
             overwritten: 0,
             ends: 0,
             mappings: 0,
-            blocks_used: 0,
+            segments_used: 0,
         };
-        let mut blocks = Vec::new();
-        for (index, block) in bytes.chunks(SEGMENT_BYTES).enumerate().skip(1) {
-            match SegmentHeader::read(block) {
-                Ok(header) => blocks.push((header, block)),
+        let mut segments = Vec::new();
+        for (index, segment) in bytes.chunks(SEGMENT_BYTES).enumerate().skip(1) {
+            match SegmentHeader::read(segment) {
+                Ok(header) => segments.push((header, segment)),
                 Err(SegmentError::Unused) => {}
-                Err(error) => panic!("block {index}: {error}"),
+                Err(error) => panic!("segment {index}: {error}"),
             }
         }
-        blocks.sort_by_key(|(header, _)| (header.thread, header.lane, header.sequence));
-        for (header, block) in &blocks {
-            spool.blocks_used += 1;
-            spool.read_block(header, block);
+        segments.sort_by_key(|(header, _)| (header.thread, header.lane, header.sequence));
+        for (header, segment) in &segments {
+            spool.segments_used += 1;
+            spool.read_segment(header, segment);
         }
         spool
     }
 
-    fn read_block(&mut self, header: &SegmentHeader, block: &[u8]) {
+    fn read_segment(&mut self, header: &SegmentHeader, segment: &[u8]) {
         let committed = header.committed_bytes as usize;
         let sequence = self.sequences.entry((header.thread, header.lane)).or_default();
-        sequence.blocks += 1;
+        sequence.segments += 1;
         let mut stamp = header.counter;
         let mut kernel_thread = header.kernel_thread;
-        for placed in Records::new(&block[SEGMENT_HEADER_BYTES..committed], SEGMENT_HEADER_BYTES) {
+        for placed in Records::new(&segment[SEGMENT_HEADER_BYTES..committed], SEGMENT_HEADER_BYTES) {
             let placed = placed.unwrap_or_else(|error| panic!("thread {}: {error}", header.thread));
             match placed.record {
                 Record::Alloc { address, size_bytes, epoch, stack } => {

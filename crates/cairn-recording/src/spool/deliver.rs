@@ -350,9 +350,9 @@ mod tests {
     use super::*;
 
     /// One piece for one lane.
-    struct Piece(Option<Vec<u8>>);
+    struct OnePiece(Option<Vec<u8>>);
 
-    impl Feed for Piece {
+    impl Feed for OnePiece {
         fn more(&mut self, _: u32, bytes: &mut Vec<u8>) -> Option<NextPiece> {
             *bytes = self.0.take()?;
             Some(NextPiece { ticks: 0, offset: 0, thread: 1 })
@@ -369,12 +369,12 @@ mod tests {
 
     /// Sizes by object, of what lives.
     #[derive(Default)]
-    struct Live {
+    struct LiveSizes {
         sizes: HashMap<u32, u64>,
         allocated: u64,
     }
 
-    impl Events for Live {
+    impl Events for LiveSizes {
         fn alloc(&mut self, event: &Alloc) {
             self.allocated += 1;
             assert_eq!(self.sizes.insert(event.object.number(), event.size_bytes), None);
@@ -421,8 +421,8 @@ mod tests {
             bytes.extend(sink.written().iter().flat_map(|slot| slot.to_le_bytes()));
         }
         let mut merger = Merger::new(0);
-        let mut feed = Piece(Some(bytes));
-        let mut seen = Live::default();
+        let mut feed = OnePiece(Some(bytes));
+        let mut seen = LiveSizes::default();
         let mut delivery = Delivery::resume(&scale, Wanted::ALL, &mut seen, Pairing::new(), 0);
         let lane = merger.add_lane();
         merger.wake(lane, &mut feed);

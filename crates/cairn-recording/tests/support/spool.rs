@@ -20,12 +20,12 @@ pub(crate) const START: u64 = 1_000_000;
 /// Thread whose segments hold the tables after [`Spool::keep_tables_apart`].
 const TABLE_THREAD: u32 = 900;
 
-/// Blocks, written in the order in which they are taken.
+/// Segments, written in the order in which they are taken.
 #[derive(Clone)]
 pub(crate) struct Spool {
     pub(crate) header: FileHeader,
     pub(crate) control: Vec<u8>,
-    blocks: Vec<Vec<u64>>,
+    segments: Vec<Vec<u64>>,
     heads: Vec<SegmentHeader>,
     /// By thread and lane: the segment that is written to.
     open: Vec<((u32, Lane), usize)>,
@@ -33,7 +33,7 @@ pub(crate) struct Spool {
     /// Where modules, addresses and words go.
     table_thread: u32,
     /// Bytes at which a segment is full.
-    pub(crate) block_bytes: usize,
+    pub(crate) segment_bytes: usize,
     /// Kernel's number of the thread by the recorder's number, where it is not 1000 more.
     ///
     /// It is that of the thread that has the number now.
@@ -58,12 +58,12 @@ impl Spool {
         let mut spool = Self {
             header,
             control: vec![0; SEGMENT_BYTES],
-            blocks: Vec::new(),
+            segments: Vec::new(),
             heads: Vec::new(),
             open: Vec::new(),
             slots: Vec::new(),
             table_thread: 1,
-            block_bytes: SEGMENT_BYTES,
+            segment_bytes: SEGMENT_BYTES,
             kernel_threads: HashMap::new(),
             journal: None,
         };
@@ -99,11 +99,11 @@ impl Spool {
         let mut sink = RecordSink::new(&mut slots);
         record(&mut sink).expect("a record fits 16 KiB");
         let written = sink.written();
-        let is_full = current.is_none_or(|block| {
-            (self.blocks[block].len() + written.len()) * 8 + SEGMENT_HEADER_BYTES > self.block_bytes
+        let is_full = current.is_none_or(|segment| {
+            (self.segments[segment].len() + written.len()) * 8 + SEGMENT_HEADER_BYTES > self.segment_bytes
         });
-        let block = if is_full {
-            let sequence = current.map_or(0, |block| self.heads[block].sequence + 1);
+        let segment = if is_full {
+            let sequence = current.map_or(0, |segment| self.heads[segment].sequence + 1);
             self.heads.push(SegmentHeader {
                 has_no_tables: self.table_thread == TABLE_THREAD && thread != TABLE_THREAD,
                 thread,
@@ -114,31 +114,31 @@ impl Spool {
                 kernel_thread: self.kernel_thread(thread),
                 claim: self.heads.len() as u64,
             });
-            self.blocks.push(Vec::new());
-            let block = self.blocks.len() - 1;
+            self.segments.push(Vec::new());
+            let segment = self.segments.len() - 1;
             if self.table_thread == TABLE_THREAD {
                 let clock = self.clock_at(counter);
                 let mut slots = [0; 4];
                 let mut sink = RecordSink::new(&mut slots);
                 sink.clock(&clock).expect("four slots are enough");
-                self.blocks[block].extend_from_slice(sink.written());
+                self.segments[segment].extend_from_slice(sink.written());
                 if let Some(journal) = &mut self.journal {
-                    journal.push((block, 4));
+                    journal.push((segment, 4));
                 }
             }
             match place {
-                Some(place) => self.open[place].1 = block,
-                None => self.open.push(((thread, lane), block)),
+                Some(place) => self.open[place].1 = segment,
+                None => self.open.push(((thread, lane), segment)),
             }
-            block
+            segment
         } else {
             current.expect("is not full")
         };
-        self.blocks[block].extend_from_slice(written);
+        self.segments[segment].extend_from_slice(written);
         let count = written.len();
         self.slots = slots;
         if let Some(journal) = &mut self.journal {
-            journal.push((block, count));
+            journal.push((segment, count));
         }
     }
 
@@ -247,20 +247,20 @@ impl Spool {
 
     /// Keeps the order of writes from now on, and what is there already as the first ones.
     pub(crate) fn begin_journal(&mut self) {
-        self.journal = Some(self.blocks.iter().map(Vec::len).enumerate().collect());
+        self.journal = Some(self.segments.iter().map(Vec::len).enumerate().collect());
     }
 
-    pub(crate) fn block(&self, block: usize) -> (SegmentHeader, &[u64]) {
-        (self.heads[block], &self.blocks[block])
+    pub(crate) fn content_of(&self, segment: usize) -> (SegmentHeader, &[u64]) {
+        (self.heads[segment], &self.segments[segment])
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.control.clone();
         bytes[..64].copy_from_slice(&self.header.to_bytes());
-        let blocks = 1 + self.blocks.len() as u64;
-        bytes[control::CLAIMED_SEGMENTS..][..8].copy_from_slice(&blocks.to_le_bytes());
-        bytes[control::BACKED_SEGMENTS..][..8].copy_from_slice(&blocks.to_le_bytes());
-        for (head, slots) in self.heads.iter().zip(&self.blocks) {
+        let segments = 1 + self.segments.len() as u64;
+        bytes[control::CLAIMED_SEGMENTS..][..8].copy_from_slice(&segments.to_le_bytes());
+        bytes[control::BACKED_SEGMENTS..][..8].copy_from_slice(&segments.to_le_bytes());
+        for (head, slots) in self.heads.iter().zip(&self.segments) {
             let committed = SEGMENT_HEADER_BYTES + slots.len() * 8;
             let head = SegmentHeader { committed_bytes: committed as u64, ..*head };
             bytes.extend(head.to_bytes());

@@ -9,7 +9,6 @@ use hyper::{Method, StatusCode};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use super::ViewOptions;
 use super::catalogue::{Catalogue, Listed};
 use super::comparison::{Side, compare};
 use super::control::{MOST_MARK_BYTES, Wish, send};
@@ -17,7 +16,8 @@ use super::desk::{Answer, Asked, Desk, Naming, NoAnswer};
 use super::http::{Answered, message, response, with_policy};
 use super::source_text::{self, NoSource, SourceRoot};
 use super::words::{InvalidRequest, Query, decoded_parts};
-use crate::html;
+use super::{PageLimit, ViewOptions};
+use crate::{PageOptions, html};
 
 /// Recordings that are open at a time; the one that was asked last stays longest.
 const MOST_DESKS: usize = 4;
@@ -74,6 +74,10 @@ impl Api {
             naming: Naming {
                 source: options.source,
                 folding: options.folding,
+                most_calls: match options.state.limit {
+                    PageLimit::Everything => usize::MAX,
+                    _ => PageOptions::default().most_calls,
+                },
                 without_index: Arc::default(),
             },
             sources: options.sources,

@@ -56,6 +56,8 @@ const MOST_BYTES: usize = 48 << 20;
 pub(crate) struct Naming {
     pub(crate) source: SourceOptions,
     pub(crate) folding: Folding,
+    /// Calls that an answer holds, at most.
+    pub(crate) most_calls: usize,
     /// The programs that would be named faster with an index.
     pub(crate) without_index: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
@@ -270,7 +272,7 @@ fn answer_from_file(
                 Some(whole) => whole,
                 None => whole.insert(read(&source, Scope::default())?),
             };
-            part_of(&source, whole, &mut names, part)
+            part_of(&source, whole, &mut names, part, naming)
         });
         waiting = queue.recv_timeout(IDLE).ok()?;
         if stamp(path) != seen {
@@ -333,13 +335,13 @@ fn follow(
                     let source = open(path, naming).map_err(NoAnswer::Unreadable)?;
                     let namer = names_of_parts.of_source(&source, naming);
                     let mut names = source.names(namer, naming.folding);
-                    return part_of(&source, &read(&source, Scope::default())?, &mut names, part);
+                    return part_of(&source, &read(&source, Scope::default())?, &mut names, part, naming);
                 }
                 let (read, slices) =
                     whole.get_or_insert_with(|| (live.snapshot(), live.slices().unwrap_or_default()));
                 let mut subject = PageSubject::recorded(live.recording(), &live.about());
                 subject.behind_nanos = updated.behind_nanos;
-                packed(&subject, read, slices, &mut names, &page_options())
+                packed(&subject, read, slices, &mut names, &page_options(naming))
             });
             if updated.is_behind {
                 break;
@@ -410,8 +412,8 @@ impl Answers {
     }
 }
 
-fn page_options() -> PageOptions {
-    PageOptions { most_bytes: MOST_BYTES, ..PageOptions::default() }
+fn page_options(naming: &Naming) -> PageOptions {
+    PageOptions { most_bytes: MOST_BYTES, most_calls: naming.most_calls, ..PageOptions::default() }
 }
 
 fn read(source: &HeapSource, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {
@@ -435,8 +437,9 @@ fn part_of(
     whole: &(HeapRead, Slices),
     names: &mut Names<'_>,
     part: &Part,
+    naming: &Naming,
 ) -> Result<Packed, NoAnswer> {
-    let mut options = page_options();
+    let mut options = page_options(naming);
     let subject = PageSubject::from(source);
     if *part == Part::default() {
         return packed(&subject, &whole.0, &whole.1, names, &options);

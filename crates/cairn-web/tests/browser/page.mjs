@@ -371,7 +371,7 @@ async function imported() {
   await sums.close();
 
   const allocations = await open('allocations');
-  assert.match(await allocations.$eval('#timeline', (canvas) => canvas.getAttribute('aria-label')), /does not tell what was freed/);
+  assert.match(await allocations.$eval('#timeline', (canvas) => canvas.getAttribute('aria-label')), /does not say what was freed/);
   assert.equal(await allocations.$eval('#metric', (select) => select.value), 'allocated');
   const whole = () => allocations.evaluate(() => {
     const { model, metric, range } = globalThis.cairnPage;
@@ -483,7 +483,7 @@ if (switches.includes('--times')) {
   }
   await run('names of a hostile author are text everywhere', hostile);
   await run('what was left out is shown, and no sum misses it', pruned);
-  await run('what a file of another tool does not tell is said', imported);
+  await run('facts that an imported file lacks are named', imported);
   if (!switches.includes('--no-screens')) await run('nothing sticks out at 360, 1280 and 3840 pixels', screens);
 }
 await browser.close();

@@ -229,6 +229,37 @@ const tests = {
     return page;
   },
 
+  async 'the parts and the limit of an address are shown, and taken back'() {
+    const whole = await open(linkTo({ recording: 'after.cairn', metric: 'allocated' }));
+    const totals = (page) => page.evaluate(() => globalThis.cairnPage.content.totals.allocated_bytes);
+    const rowsOf = async (page) => (await names(page)).length;
+    const [all, rows] = [await totals(whole), await rowsOf(whole)];
+    await whole.close();
+    const page = await open(linkTo({ recording: 'after.cairn', metric: 'allocated', function: 'only_*', module: 'steady', to: '900000000000', limit: '1' }));
+    assert.equal(await totals(page), 120 * 6000);
+    assert.equal(await rowsOf(page), 1);
+    assert.match(await text(page, '#parts'), /only function only_\*.*only module steady.*only up to 15 min/);
+    await page.click('#more-functions');
+    await settle(page);
+    assert.ok((await rowsOf(page)) > 1 && (await page.$eval('#more-functions', (button) => button.hidden)));
+    for (let parts = 3; parts > 0; parts--) {
+      assert.equal((await page.$$('#parts button')).length, parts);
+      await page.click('#parts button');
+      await answered(page);
+    }
+    assert.equal(await totals(page), all);
+    // A share leaves narrow frames out of the graph, too.
+    const branches = () => page.evaluate(() => globalThis.cairnPage.flame.rows.reduce((sum, row) => sum + row.branches.length, 0));
+    const usual = await branches();
+    await page.evaluate(() => globalThis.cairnView.page.choose({ limit: '40%' }));
+    await settle(page);
+    assert.ok((await branches()) < usual && (await rowsOf(page)) < rows, `${await branches()} of ${usual}`);
+    await page.evaluate(() => globalThis.cairnView.page.choose({ limit: 'all' }));
+    await settle(page);
+    assert.equal(await rowsOf(page), rows);
+    return page;
+  },
+
   async 'a source line is shown where its file is at hand'() {
     const page = await open(linkTo({ recording: 'after.cairn' }));
     const button = await page.evaluateHandle(() => Array.from(document.querySelectorAll('#functions td.source .link')).find((it) => /steady\.c:\d+/.test(it.textContent)));

@@ -3,7 +3,7 @@
 use super::SummaryTables;
 use super::columns::{Columns, numbers, put_column};
 use crate::heap::aggregate::{HeapProfile, LOST_STACK};
-use crate::heap::slices::{Entry, Slices};
+use crate::heap::slices::{SliceEntry, Slices};
 use crate::heap::{LIFETIME_CLASSES, SIZE_CLASSES};
 use cairn_recording::{Put, Take};
 
@@ -51,7 +51,7 @@ pub(super) fn take(bytes: &[u8], tables: SummaryTables, profile: &HeapProfile) -
 fn is_of(slices: &Slices, profile: &HeapProfile) -> bool {
     let totals = &profile.totals;
     [&slices.stacks, &slices.sizes, &slices.threads].into_iter().all(|entries| {
-        let mut sum = Entry::default();
+        let mut sum = SliceEntry::default();
         entries.iter().for_each(|entry| sum.add(entry));
         let blocks = profile.sampling.blocks(sum.allocations);
         let same = (sum.allocated_bytes, blocks, sum.temporary)
@@ -62,7 +62,7 @@ fn is_of(slices: &Slices, profile: &HeapProfile) -> bool {
 }
 
 /// | count | columns: rows less the one before, slices (less the one before of the same row), sums |
-fn put_entries(into: &mut Vec<u8>, entries: &[Entry]) {
+fn put_entries(into: &mut Vec<u8>, entries: &[SliceEntry]) {
     into.put_number(entries.len() as u64);
     let before = || std::iter::once(None).chain(entries.iter().map(Some));
     put_column(
@@ -82,7 +82,7 @@ fn put_entries(into: &mut Vec<u8>, entries: &[Entry]) {
     put_column(into, entries.iter().map(|entry| entry.allocated_bytes));
     put_column(into, entries.iter().map(|entry| entry.allocations));
     // Freed bytes: mostly of blocks that were allocated here, so that the number occurs twice.
-    let freed = |entry: &Entry| entry.allocated_bytes.wrapping_sub(entry.grown_bytes.cast_unsigned());
+    let freed = |entry: &SliceEntry| entry.allocated_bytes.wrapping_sub(entry.grown_bytes.cast_unsigned());
     put_column(into, entries.iter().map(freed));
     put_column(into, entries.iter().map(|entry| entry.leaked_bytes));
     put_column(into, entries.iter().map(|entry| entry.temporary));
@@ -95,11 +95,11 @@ fn take_entries(
     has_lost: bool,
     slices: u64,
     room: &mut usize,
-) -> Option<Vec<Entry>> {
+) -> Option<Vec<SliceEntry>> {
     let count = take.number()?;
     let mut columns = Columns::<7>::new(take)?;
     *room = room.checked_sub(usize::try_from(count).ok()?)?;
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<SliceEntry> = Vec::new();
     for _ in 0..count {
         let [row, slice, allocated_bytes, allocations, freed_bytes, leaked_bytes, temporary] =
             columns.row()?;
@@ -114,7 +114,7 @@ fn take_entries(
             return None;
         }
         let grown_bytes = allocated_bytes.wrapping_sub(freed_bytes).cast_signed();
-        entries.push(Entry {
+        entries.push(SliceEntry {
             row,
             slice,
             allocated_bytes,

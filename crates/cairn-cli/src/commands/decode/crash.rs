@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io::{self, Write};
 
-use cairn_analysis::names::{ModuleKey, Names, file_name, named_frames};
+use cairn_analysis::names::{AddressNames, ModuleKey, file_name, named_frames};
 use cairn_format::{Frame, Hexadecimal, ModuleOffset};
 use cairn_logs::convert;
 use cairn_logs::crash_log::{
@@ -26,7 +26,7 @@ const REGISTERS_PER_LINE: usize = 4;
 pub(super) struct CrashNames<'a> {
     options: &'a SymbolOptions,
     /// `None` before the first frame without a name: most inputs have none.
-    names: Option<Names>,
+    names: Option<AddressNames>,
 }
 
 impl<'a> CrashNames<'a> {
@@ -51,7 +51,7 @@ impl<'a> CrashNames<'a> {
             build_id: image.build_id.as_deref().unwrap_or_default().to_vec(),
             size_bytes: None,
         };
-        let names = self.names.get_or_insert_with(|| Names::new(self.options.symbolizer()));
+        let names = self.names.get_or_insert_with(|| AddressNames::new(self.options.symbolizer()));
         named_frames(names.resolve(&key, Lookup { place: ModulePlace::Offset(offset), kind })).to_vec()
     }
 

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use cairn_analysis::calendar::Moment;
-use cairn_analysis::names::{Names, named_frames, without_recorder};
+use cairn_analysis::names::{AddressNames, named_frames, without_recorder};
 use cairn_analysis::player::{Event, PlayedFrame, PlayedModule, StackGroup, Tables, What};
 use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind};
 use cairn_symbols::{BuildId, SourceFrame};
@@ -123,7 +123,7 @@ pub(super) fn event(
     output: &mut impl Write,
     event: &Event,
     tables: &dyn Tables,
-    names: Option<&mut Names>,
+    names: Option<&mut AddressNames>,
 ) -> io::Result<()> {
     let (kind, what) = described(event, tables);
     line(output, event, kind, what, tables, names)
@@ -134,7 +134,7 @@ pub(super) fn group(
     output: &mut impl Write,
     group: &StackGroup,
     tables: &dyn Tables,
-    names: Option<&mut Names>,
+    names: Option<&mut AddressNames>,
 ) -> io::Result<()> {
     let last_time = iso(group.last_nanos, tables);
     let what = JsonWhat::Group { count: group.count, last_nanos: group.last_nanos, last_time };
@@ -165,7 +165,7 @@ fn line(
     kind: &'static str,
     what: JsonWhat<'_>,
     tables: &dyn Tables,
-    mut names: Option<&mut Names>,
+    mut names: Option<&mut AddressNames>,
 ) -> io::Result<()> {
     let thread = event.thread.and_then(|thread| tables.threads().get(thread));
     let frames = event.stack().map(|_| {
@@ -290,7 +290,12 @@ impl PlayedCallJson {
 
 impl<'a> PlayedFrameJson<'a> {
     /// `is_place` for the innermost frame of a mark.
-    fn new(frame: &PlayedFrame, tables: &'a dyn Tables, names: Option<&mut Names>, is_place: bool) -> Self {
+    fn new(
+        frame: &PlayedFrame,
+        tables: &'a dyn Tables,
+        names: Option<&mut AddressNames>,
+        is_place: bool,
+    ) -> Self {
         let module = frame.module.and_then(|index| Some((index, tables.modules().get(index)?)));
         let found =
             names.zip(frame.lookup(tables)).map(|(names, (file, lookup))| names.resolve(file, lookup));

@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 
 use cairn_analysis::calendar::Moment;
-use cairn_analysis::names::{Names, named_frames, without_recorder};
+use cairn_analysis::names::{AddressNames, named_frames, without_recorder};
 use cairn_analysis::player::{Event, PlayedFrame, PlayedModule, StackGroup, StackKey, Tables, What};
 use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue};
 use cairn_symbols::SourceFrame;
@@ -36,7 +36,7 @@ impl EventPrinter {
         output: &mut impl Write,
         event: &Event,
         tables: &dyn Tables,
-        names: Option<&mut Names>,
+        names: Option<&mut AddressNames>,
     ) -> io::Result<()> {
         let time = shown_time(event.nanos, tables, self.time);
         let thread = Thread(event, tables);
@@ -100,7 +100,7 @@ impl EventPrinter {
         output: &mut impl Write,
         group: &StackGroup,
         tables: &dyn Tables,
-        names: Option<&mut Names>,
+        names: Option<&mut AddressNames>,
     ) -> io::Result<()> {
         let first = shown_time(group.first.nanos, tables, self.time);
         let last = shown_time(group.last_nanos, tables, self.time);
@@ -111,7 +111,7 @@ impl EventPrinter {
     }
 
     /// The lines of a stack.
-    fn stack(&mut self, event: &Event, tables: &dyn Tables, mut names: Option<&mut Names>) -> &str {
+    fn stack(&mut self, event: &Event, tables: &dyn Tables, mut names: Option<&mut AddressNames>) -> &str {
         let Some(stack) = event.stack() else { return "" };
         if self.remembered_bytes > MAX_REMEMBERED_BYTES {
             self.stacks.clear();
@@ -137,7 +137,7 @@ fn write_frame(
     text: &mut String,
     frame: &PlayedFrame,
     tables: &dyn Tables,
-    names: Option<&mut Names>,
+    names: Option<&mut AddressNames>,
     shown: fn(&[SourceFrame]) -> &[SourceFrame],
     Palette { function, dim }: Palette,
 ) -> fmt::Result {

@@ -36,7 +36,7 @@ pub(super) struct App {
     pub(super) page: usize,
     name: String,
     folding: Folding,
-    filters: Vec<HeapFilter>,
+    filters: Filters,
     seen: Option<Box<Seen>>,
     /// The update that came while the screen was paused.
     waiting: Option<Box<Seen>>,
@@ -51,6 +51,23 @@ pub(super) struct App {
     wants_moments: bool,
     said: Option<(String, Instant)>,
     failure: Option<String>,
+}
+
+/// The blocks that are counted.
+pub(super) struct Filters {
+    pub(super) filters: Vec<HeapFilter>,
+    /// The same as they were written.
+    pub(super) texts: Vec<String>,
+}
+
+impl Filters {
+    fn has_thread(&self) -> bool {
+        self.filters.iter().any(|filter| matches!(filter, HeapFilter::Thread(_)))
+    }
+
+    fn has_stack(&self) -> bool {
+        !self.filters.iter().all(HeapFilter::is_of_blocks)
+    }
 }
 
 /// The time of a recording that has ended.
@@ -104,7 +121,7 @@ impl App {
         name: String,
         wish: Wish,
         folding: Folding,
-        filters: Vec<HeapFilter>,
+        filters: Filters,
         is_interactive: bool,
     ) -> Self {
         Self {
@@ -208,7 +225,7 @@ impl App {
             stacks: &seen.stacks,
             namer: naming,
             folding: self.folding,
-            filters: &self.filters,
+            filters: &self.filters.filters,
             before,
             zero,
             seconds: self.seconds,
@@ -303,11 +320,14 @@ impl App {
         let peak = format!("{about}{}", bytes(read.profile.peak_bytes_of_all));
         let when = time(read.profile.peak_nanos);
         facts.push(("peak", if is_narrow { peak } else { format!("{peak} at {when}") }));
-        if !seen.has_ended {
-            facts.push(("allocations/s", rate_text(self.allocations_rate)));
-        }
-        if !is_narrow {
-            facts.push(("allocations", count(profile.totals.allocations)));
+        // The other facts are of the whole program, filters or not; these are of what is counted.
+        if self.filters.texts.is_empty() {
+            if !seen.has_ended {
+                facts.push(("allocations/s", rate_text(self.allocations_rate)));
+            }
+            if !is_narrow {
+                facts.push(("allocations", count(profile.totals.allocations)));
+            }
         }
         let until = profile.end_nanos;
         if let Some(sample) = read.usage.iter().rev().find(|sample| sample.nanos <= until) {
@@ -334,14 +354,20 @@ impl App {
     pub(super) fn why_empty(&self) -> &'static str {
         match &self.seen {
             None => "reading the recording …",
-            Some(_) if self.wish.by == By::Thread && !self.filters.is_empty() => {
-                "threads are not known of a part: leave --filter out"
+            Some(_) if self.wish.by == By::Thread && self.filters.has_stack() => {
+                "threads are not known of some stacks: leave --filter function and module out"
             }
             Some(seen) if self.wish.by == By::Thread && seen.about.threads.is_empty() => {
                 "this file does not say which thread allocated a block"
             }
             Some(_) if !self.wish.search.is_empty() => "no row has that text; Esc shows all",
+            Some(_) if !self.filters.filters.is_empty() && !self.filters.has_thread() => {
+                "no allocation matches --filter"
+            }
             Some(seen) if seen.has_ended => "no allocation was recorded",
+            Some(_) if self.filters.has_thread() => {
+                "no thread of this name or number has allocated such a block yet"
+            }
             Some(_) => "no allocation was recorded yet",
         }
     }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::{Address, Namer, Stacks};
-use cairn_analysis::names::{ModuleKey, Names};
+use cairn_analysis::names::{AddressNames, ModuleKey};
 use cairn_analysis::source::SourceNames;
 use cairn_format::StatedAddress;
 use cairn_format::recording::PcKind;
@@ -44,7 +44,7 @@ struct State {
 struct Finder {
     requests: Sender<Vec<(Key, ModuleKey)>>,
     answers: Receiver<Vec<(Key, Vec<SourceFrame>)>>,
-    names: Receiver<Names>,
+    names: Receiver<AddressNames>,
 }
 
 impl Naming {
@@ -101,7 +101,7 @@ impl Naming {
     }
 
     /// Returns the names, if the thread has finished its requests.
-    pub(super) fn finish(self) -> Option<Names> {
+    pub(super) fn finish(self) -> Option<AddressNames> {
         const PATIENCE: Duration = Duration::from_millis(200);
         if let Some(own) = self.own {
             return own.into_lookups();
@@ -120,7 +120,7 @@ impl Finder {
         let (answer, answers) = channel();
         let (give_names, names) = channel();
         std::thread::spawn(move || {
-            let mut names = Names::new(options);
+            let mut names = AddressNames::new(options);
             while let Ok(wanted) = asked.recv() {
                 for portion in wanted.chunks(PORTION) {
                     names.prepare(portion.iter().map(|(key, module)| (module, key.lookup)));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use cairn_analysis::heap::slices::{Entry, Slices};
+use cairn_analysis::heap::slices::{SliceEntry, Slices};
 use cairn_analysis::heap::{
     About, Cost, Folding, Group, HeapProfile, LOST_STACK, Namer, Names, Position, Questions, Stacks, Sums,
     stacks_with,
@@ -184,7 +184,7 @@ fn stacks_of(filters: &[HeapFilter], names: &mut Names<'_>) -> Option<Vec<bool>>
         match filter {
             HeapFilter::Function(pattern) => functions.push(pattern.clone()),
             HeapFilter::Module(pattern) => modules.push(pattern.clone()),
-            // Refused when the command begins.
+            // The sums are of such blocks already.
             HeapFilter::Thread(_) | HeapFilter::Size(_) => {}
         }
     }
@@ -306,8 +306,8 @@ impl TableSource<'_> {
     }
 
     fn threads(&self) -> Vec<Row> {
-        // Which of a thread's memory a filter counts is not known.
-        if !self.filters.is_empty() {
+        // The memory of a thread that comes from some stacks alone is not known.
+        if !self.filters.iter().all(HeapFilter::is_of_blocks) {
             return Vec::new();
         }
         let threads = self.about.threads.iter().zip(&self.profile.threads);
@@ -372,13 +372,13 @@ pub(super) fn profile_at(whole: &HeapProfile, slices: &Slices, slice: usize) -> 
     empty(&mut profile.threads);
     profile.lost_stack = Sums::default();
     profile.totals = Sums::default();
-    let add = |sums: &mut Sums, entry: &Entry| {
+    let add = |sums: &mut Sums, entry: &SliceEntry| {
         sums.allocations = sums.allocations.saturating_add(entry.allocations);
         sums.allocated_bytes = sums.allocated_bytes.saturating_add(entry.allocated_bytes);
         sums.live_bytes = sums.live_bytes.wrapping_add_signed(entry.grown_bytes);
         sums.temporary = sums.temporary.saturating_add(entry.temporary);
     };
-    let is_before = |entry: &&Entry| entry.slice as usize <= slice;
+    let is_before = |entry: &&SliceEntry| entry.slice as usize <= slice;
     for entry in slices.stacks.iter().filter(is_before) {
         let row = match entry.row {
             LOST_STACK => Some(&mut profile.lost_stack),

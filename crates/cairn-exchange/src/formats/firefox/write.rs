@@ -22,8 +22,6 @@ use crate::model::events::{AllocatedBlock, EventSink, replay};
 use crate::model::marks::MarkAt;
 use crate::model::profile::Profile;
 
-/// Maximum allocations in a file.
-const MOST_BLOCKS: u64 = 1_000_000;
 /// Maximum bins of the memory track; each has up to two points.
 const MOST_BINS: u64 = 10_000;
 
@@ -31,10 +29,11 @@ const MOST_BINS: u64 = 10_000;
 pub(crate) fn write(
     heap: &HeapEvents<'_>,
     profile: &Profile,
+    most_blocks: u64,
     output: &mut dyn Write,
 ) -> Result<Vec<String>, ExchangeError> {
     let sums = heap.sums;
-    let least_nanos = least_lifetime(sums, MOST_BLOCKS);
+    let least_nanos = least_lifetime(sums, most_blocks);
     let mut short = ShortLived { least_nanos, ..ShortLived::default() };
     if least_nanos > 0 {
         replay(heap, &mut short)?;
@@ -66,7 +65,7 @@ pub(crate) fn write(
     let mut losses = vec!["in the Firefox Profiler, all allocations are on one thread".to_owned()];
     if blocks > 0 {
         losses.push(format!(
-            "{blocks} allocations of {bytes} bytes that were freed within {least_nanos} ns are omitted from the allocations (the memory track includes them)"
+            "{blocks} allocations of {bytes} bytes that were freed within {least_nanos} ns are omitted from the allocations (the memory track includes them; --full writes all)"
         ));
     }
     Ok(losses)

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::ops::ControlFlow;
 
-use cairn_analysis::names::Names;
+use cairn_analysis::names::AddressNames;
 use cairn_analysis::player::{Filter, PlayError, Player, What};
 
 use crate::error::ExchangeError;
@@ -48,7 +48,10 @@ pub(crate) struct TrackerImport {
 }
 
 /// Reads a recording; resolves names if requested.
-pub(crate) fn read(input: impl Read, names: Option<&mut Names>) -> Result<TrackerImport, ExchangeError> {
+pub(crate) fn read(
+    input: impl Read,
+    names: Option<&mut AddressNames>,
+) -> Result<TrackerImport, ExchangeError> {
     let mut player = Player::from_reader(input).map_err(of_player)?;
     let mut builder = MarkProfileBuilder::default();
     let mut list = Vec::new();

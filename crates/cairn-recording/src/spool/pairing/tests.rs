@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 /// Live blocks, by the number that the model gave as stack.
 #[derive(Default)]
-struct Live(HashMap<u32, u32>);
+struct LiveBlocks(HashMap<u32, u32>);
 
-impl Paired for Live {
+impl Paired for LiveBlocks {
     fn alloc(&mut self, _: u32, slot: u32, object: &Object, _: bool) {
         assert_eq!(self.0.insert(slot, object.stack), None);
     }
@@ -57,7 +57,7 @@ fn history(steps: &[(u8, bool, u8)], threads: u32, addresses: usize) -> (Vec<(u3
     (events, left)
 }
 
-fn give(pairing: &mut Pairing, thread: u32, event: Event, live: &mut Live) {
+fn give(pairing: &mut Pairing, thread: u32, event: Event, live: &mut LiveBlocks) {
     let origin = Origin { lane: thread, thread };
     pairing.count_events(1);
     match event {
@@ -81,7 +81,7 @@ proptest! {
     ) {
         let (events, left) = history(&steps, threads, addresses);
         let mut pairing = Pairing::new();
-        let mut live = Live::default();
+        let mut live = LiveBlocks::default();
         // Each thread has its own order; which one is late changes now and then.
         let mut queues: Vec<std::collections::VecDeque<(usize, Event)>> = vec![Default::default(); threads as usize];
         for (number, &(thread, event)) in events.iter().enumerate() {
@@ -114,7 +114,7 @@ fn free(address: u64, ticket: Option<u32>) -> Event {
 
 /// Returns the blocks that live after these events, and how many frees matched no block.
 fn left(events: &[(u32, Event)]) -> (Vec<u32>, u64) {
-    let (mut pairing, mut live) = (Pairing::new(), Live::default());
+    let (mut pairing, mut live) = (Pairing::new(), LiveBlocks::default());
     events.iter().for_each(|&(thread, event)| give(&mut pairing, thread, event, &mut live));
     let mut left: Vec<u32> = live.0.into_values().collect();
     left.sort_unstable();
@@ -161,7 +161,7 @@ fn blocks_closer_than_cells_are_distinguished() {
 
 #[test]
 fn addresses_all_over_memory_take_no_table_each() {
-    let (mut pairing, mut live) = (Pairing::new(), Live::default());
+    let (mut pairing, mut live) = (Pairing::new(), LiveBlocks::default());
     let addresses = (1..4000).map(|number| number << AREA_SHIFT);
     for (address, stack) in addresses.clone().zip(0..) {
         give(&mut pairing, 1, alloc(address, 5, stack), &mut live);
@@ -177,7 +177,7 @@ fn addresses_all_over_memory_take_no_table_each() {
 
 #[test]
 fn regions_without_blocks_make_room_for_others() {
-    let (mut pairing, mut live) = (Pairing::new(), Live::default());
+    let (mut pairing, mut live) = (Pairing::new(), LiveBlocks::default());
     for round in 0..50 {
         let addresses = (1..=1000).map(|number| (round * 1000 + number) << 12);
         for (address, stack) in addresses.clone().zip(0..) {
@@ -199,7 +199,7 @@ fn tickets_survive_table_growth_and_expire_with_age() {
     events.extend((1..=5000).map(|n| (2, alloc(n * 16, 7, n as u32))));
     assert_eq!(left(&events), (vec![], 0));
 
-    let (mut pairing, mut live) = (Pairing::new(), Live::default());
+    let (mut pairing, mut live) = (Pairing::new(), LiveBlocks::default());
     give(&mut pairing, 1, free(16, Some(7)), &mut live);
     pairing.count_events(2 * WINDOW);
     give(&mut pairing, 2, alloc(16, 7, 1), &mut live);
