@@ -20,6 +20,7 @@
 //!
 //! | module | task |
 //! |---|---|
+//! | [`attribution`] | decides whose each frame is, and which frames are folded |
 //! | [`calendar`] | reads and writes times on the wall |
 //! | [`family`] | lists the recordings of a program and of its children in a directory |
 //! | [`file_kind`] | recognises files by their first bytes |
@@ -31,6 +32,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attribution;
 pub mod calendar;
 pub mod family;
 pub mod file_kind;

@@ -10,6 +10,8 @@ mod diff;
 mod export;
 mod family;
 mod flame;
+mod fold_options;
+mod folding_text;
 mod heap;
 mod heap_input;
 mod heap_text;

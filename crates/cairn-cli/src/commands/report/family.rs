@@ -90,7 +90,7 @@ impl ReportCommand {
         [
             (self.by.is_some(), "--by"),
             (self.times.is_given(), "a part of the time"),
-            (!self.suppressions.is_empty(), "--suppressions"),
+            (self.known.is_chosen(), "--suppressions and --no-default-suppressions"),
             (self.format() == ReportFormat::Html, "a page"),
             (self.check, "--check"),
             (!self.input.filter_texts().is_empty(), "--filter"),
