@@ -214,8 +214,8 @@ impl Growing {
     }
 
     fn add(&mut self, names: &Names<'_>, askers: &Askers, place: Position, is_whole: bool) -> u32 {
-        // A part of a stack begins at its innermost frame that is not folded; the asker of a whole one
-        // may be folded, where everything is.
+        // A part of a stack begins at its innermost frame that is not folded; the asker of a whole
+        // one may be folded, where everything is.
         let is_folded = names.is_folded(names.at_position(place));
         let shown = match place {
             place if is_whole => Some(place),
