@@ -32,6 +32,7 @@ mod module;
 mod open;
 mod options;
 mod resolution;
+pub mod shorten;
 mod source;
 mod symbolizer;
 
