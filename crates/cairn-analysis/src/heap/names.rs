@@ -261,7 +261,7 @@ impl<'a> Names<'a> {
     /// Returns a name for an address about which nothing is known.
     fn stand_in(&self, address: &Address) -> Arc<str> {
         let reason = match address.kind {
-            PcKind::ReturnAddress | PcKind::ProgramCounter => None,
+            PcKind::ReturnAddress | PcKind::ReturnWithoutTables | PcKind::ProgramCounter => None,
             PcKind::NoUnwindInfo => Some("no unwind information"),
             PcKind::BadUnwindInfo => Some("unreadable unwind information"),
             PcKind::UnreadableMemory => Some("unreadable memory"),
