@@ -209,6 +209,13 @@ impl<'a> Names<'a> {
         if wanted.is_empty() {
             return;
         }
+        wanted.retain(|&index| match (self.stacks.address(index), self.stacks.generated_name(index)) {
+            (Some(address), Some(frame)) => {
+                self.keep(index, address, vec![frame.clone()]);
+                false
+            }
+            _ => true,
+        });
         let asked: Vec<&Address> = wanted.iter().filter_map(|&index| self.stacks.address(index)).collect();
         let mut answers = self.namer.name(self.stacks, &asked).into_iter();
         for (&index, &address) in wanted.iter().zip(&asked) {
