@@ -325,9 +325,10 @@ impl TableBuilder {
         self.modules.insert(number, empty);
     }
 
-    /// Changes with every row of modules, addresses and stacks that is taken.
+    /// Changes with every row of modules, addresses and stacks that is taken, and with every piece
+    /// of names.
     pub(crate) fn version(&self) -> (usize, usize, usize) {
-        (self.modules.len(), self.pcs_read, self.words_read)
+        (self.modules.len() + self.generated.pieces().len(), self.pcs_read, self.words_read)
     }
 
     pub(crate) fn raw_modules(&self) -> &BTreeMap<u32, RawModule> {
