@@ -20,7 +20,9 @@
 //!
 //! | module | task |
 //! |---|---|
+//! | [`attribution`] | decides whose each frame is, and which frames are folded |
 //! | [`calendar`] | reads and writes times on the wall |
+//! | [`family`] | lists the recordings of a program and of its children in a directory |
 //! | [`file_kind`] | recognises files by their first bytes |
 //! | [`heap`] | answers where a program's memory went, from its allocations and frees |
 //! | [`names`] | names recorded addresses: functions, files and lines |
@@ -30,7 +32,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attribution;
 pub mod calendar;
+pub mod family;
 pub mod file_kind;
 pub mod heap;
 pub mod names;

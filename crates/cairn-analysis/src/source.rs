@@ -53,7 +53,7 @@ use crate::file_kind::{FileKind, WrongFile, start_of};
 use crate::heap::slices::Slices;
 use crate::heap::{
     About, Address, Cost, Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, Scope, Stacks,
-    Unfreed, stacks_with,
+    Unfreed, stacks_in_focus, stacks_with,
 };
 use crate::names;
 
@@ -644,6 +644,11 @@ impl HeapSource {
         }
         if !functions.is_empty() || !modules.is_empty() {
             scope.stacks = Some(stacks_with(names, &functions, &modules));
+        }
+        if let Some(focus) = stacks_in_focus(names) {
+            let both =
+                scope.stacks.take().map(|stacks| stacks.iter().zip(&focus).map(|(&a, &b)| a && b).collect());
+            scope.stacks = Some(both.unwrap_or(focus));
         }
         scope.sizes = sizes.unwrap_or(scope.sizes);
         Ok(scope)

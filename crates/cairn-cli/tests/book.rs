@@ -107,6 +107,8 @@ impl Redactions {
             (r"\d[\d,]*(\.\d+)? (ns|us|µs|ms|s|min)\b", "TIME"),
             (r"[\d,]+ a second", "COUNT a second"),
             (r"\(\d[\d,.]* (B|KiB|MiB)\)", "(FILE SIZE)"),
+            // More of the C library's frames are known where its debug symbols are installed.
+            (r"note: [\d,]+ frames? of the stacks", "note: COUNT frames of the stacks"),
             // The memory of the process, which the program shares with the C library and with
             // cairn.
             (r"(?m)^  resident .*\n", ""),
@@ -195,6 +197,7 @@ chapters! {
     book_start "start.md",
     book_find_a_leak "find-a-leak.md",
     book_shrink_a_peak "shrink-a-peak.md",
+    book_my_code "my-code.md",
     book_production "production.md",
     book_containers "containers.md",
     book_core_files "core-files.md",

@@ -569,7 +569,7 @@ fn library(directory: &Path) -> PathBuf {
     let text = String::from_utf8(run(&mut command).stdout).unwrap();
     let list = text.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")).unwrap();
     let options = text.lines().find_map(|line| line.strip_prefix("CAIRN_HEAP=")).unwrap();
-    assert!(options.ends_with("environment-%p") && options.contains("output=/"), "{options}");
+    assert!(options.ends_with("/%n.%p.cairn") && options.contains("/environment-"), "{options}");
     list.split(':').next().unwrap().into()
 }
 

@@ -270,7 +270,9 @@ fn report_shows_all_of_children_that_run() {
         (name.starts_with("program.") && name.ends_with(".cairn")).then_some(path)
     };
     let both = wait_for("two recordings", || {
-        let found: Vec<PathBuf> = std::fs::read_dir(&directory).unwrap().filter_map(of_program).collect();
+        let runs = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+        let inside = runs.filter(|path| path.is_dir()).flat_map(|path| std::fs::read_dir(path).unwrap());
+        let found: Vec<PathBuf> = inside.filter_map(of_program).collect();
         // Before the first block is given back, `followed` reads the spool itself, which is ahead
         // of the packed file.
         let is_busy = |path: &PathBuf| given_blocks(path) >= Some(GIVEN_BLOCKS);

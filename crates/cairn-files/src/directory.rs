@@ -258,20 +258,43 @@ impl Directory {
     }
 
     /// Gives a file a name that nothing else has.
-    pub(crate) fn rename_new(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        match rustix::fs::renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
+    ///
+    /// # Errors
+    ///
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) when there is anything of that name, and
+    /// what the kernel says.
+    pub fn rename_new(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        self.move_new(from, self, to)
+    }
+
+    /// Moves a file into another directory, by a name that nothing else has there.
+    ///
+    /// # Errors
+    ///
+    /// As [`rename_new`](Self::rename_new).
+    pub fn move_new(&self, from: &OsStr, into: &Self, to: &OsStr) -> io::Result<()> {
+        match rustix::fs::renameat_with(&self.fd, from, &into.fd, to, RenameFlags::NOREPLACE) {
             Ok(()) => return Ok(()),
             // Not every file system can.
             Err(Errno::INVAL | Errno::NOSYS) => {}
             Err(error) => return Err(error.into()),
         }
-        match rustix::fs::linkat(&self.fd, from, &self.fd, to, AtFlags::empty()) {
+        match rustix::fs::linkat(&self.fd, from, &into.fd, to, AtFlags::empty()) {
             Ok(()) => self.remove(from),
             Err(Errno::EXIST) => Err(Errno::EXIST.into()),
             // No links either. A file that appears between these two calls is replaced.
-            Err(_) if self.stat(to).is_err() => self.rename(from, to),
+            Err(_) if into.stat(to).is_err() => Ok(rustix::fs::renameat(&self.fd, from, &into.fd, to)?),
             Err(_) => Err(Errno::EXIST.into()),
         }
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's error.
+    pub fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
     /// Gives a file without a name one that nothing else has.

@@ -471,6 +471,9 @@ pub(crate) extern "C" fn begin() {
     system::set_errno(errno);
 }
 
+/// Nothing is recorded that `exec` ends.
+pub(crate) const fn note_exec(_is_calling: bool) {}
+
 /// Returns the variables for the next program of this process.
 pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
     let follows =

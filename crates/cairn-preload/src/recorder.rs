@@ -4,7 +4,7 @@ use cairn_capture::CallSite;
 use cairn_recorder::{EndReason, StartError, heap};
 
 pub(crate) use cairn_recorder::{
-    MappingKind, end_before_sandbox, forbids_system_calls, is_at_rest, limit_room,
+    MappingKind, end_before_sandbox, forbids_system_calls, is_at_rest, limit_room, note_exec,
 };
 
 pub(crate) use cairn_recorder::heap::{Moving, moving, skips_allocation, skips_free};

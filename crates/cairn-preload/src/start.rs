@@ -147,17 +147,23 @@ fn record_in(
     voice: Voice,
 ) -> Result<(), ()> {
     let why = match output_path(&mut room.path, &mut room.directory, options.output, name) {
-        Ok(()) => {
+        Ok(number) => {
             escape(&mut room.escaped, room.path.as_bytes());
             match recorder::begin(room.escaped.as_bytes(), options, begin) {
                 Ok(()) => {
                     // The recorder takes the next name if another process has taken this one
                     // meanwhile.
+                    let chosen_bytes = room.path.as_bytes().len();
                     if let Some(path) = recorder::recording_path() {
                         room.path.clear();
                         room.path.push(path.to_bytes());
                     }
-                    announce(room, options, b"began", b"", voice);
+                    let appended_bytes = room.path.as_bytes().len().saturating_sub(chosen_bytes);
+                    let mut numbering = Text::<24>::new();
+                    numbering.push_number(number.into());
+                    numbering.push(b".");
+                    numbering.push_number(appended_bytes as u64);
+                    announce(room, options, b"began", numbering.as_bytes(), voice);
                     return Ok(());
                 }
                 Err(error) => recorder::meaning(error),
@@ -169,14 +175,14 @@ fn record_in(
     Err(())
 }
 
-/// Returns the first name of the pattern that no file has. A process has a file for each program
-/// that it executes.
+/// Builds the first name of the pattern that no file has, and returns its number. A process has a
+/// file for each program that it executes.
 fn output_path(
     path: &mut Text<PATH_BYTES>,
     directory: &mut [u8; PATH_BYTES],
     pattern: &[u8],
     name: &[u8],
-) -> Result<(), system::Error> {
+) -> Result<u32, system::Error> {
     for number in 1..1000 {
         path.clear();
         fill_in(path, directory, pattern, name, number)?;
@@ -187,7 +193,7 @@ fn output_path(
         let is_there = CStr::from_bytes_with_nul(path.as_bytes()).is_ok_and(system::exists);
         path.pop();
         if !is_there {
-            return Ok(());
+            return Ok(number);
         }
     }
     Err(system::Error(libc::EEXIST))
@@ -247,7 +253,9 @@ enum Voice {
 }
 
 /// Appends a line to the file that `cairn heap` reads. The line has what happened, the process,
-/// why, and the path, with a NUL at the end. Without such a file, only a failure is reported, on
+/// why it failed or else how the name differs from the plain one, and the path, with a NUL at the
+/// end.
+/// Without such a file, only a failure is reported, on
 /// standard error, before the program begins. A file that cannot be written is ignored: the command
 /// notices by itself that its program does not record.
 fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8], voice: Voice) {
@@ -312,6 +320,16 @@ fn complain_in(line: &mut Text<{ PATH_BYTES + 256 }>, parts: &[&[u8]]) {
 /// Returns true when mappings are recorded.
 pub(crate) fn with_mappings() -> bool {
     WITH_MAPPINGS.load(Ordering::Relaxed)
+}
+
+/// Notes in the recording of this process that it calls `exec`, or that the call has failed.
+///
+/// A child of `vfork` notes nothing: it has the memory of its parent, and so its recording.
+pub(crate) fn note_exec(is_calling: bool) {
+    let recorded = PROCESS.load(Ordering::Relaxed);
+    if recorded != 0 && system::process_id() == recorded {
+        recorder::note_exec(is_calling);
+    }
 }
 
 /// Returns the variables for the next program of this process.

@@ -19,6 +19,15 @@ pub fn stop(reason: EndReason) {
     }
 }
 
+/// Notes in the recording that this process calls `exec`, or that the call has failed.
+///
+/// A recording that ends with this note is that of a program which became another one.
+pub fn note_exec(is_calling: bool) {
+    if let Some(recorder) = current() {
+        recorder.spool.word(control::IN_EXEC).store(is_calling.into(), Ordering::Release);
+    }
+}
+
 /// Ends the recording right before the program forbids itself system calls (seccomp). It makes none
 /// from then on. The recording states why it ended, and counts the events that are not in it.
 ///

@@ -10,6 +10,7 @@
 //! | `command` | the command line, its words separated by spaces |
 //! | `argument` | one for each word of the command line, in order, where words hold spaces |
 //! | `working_directory` | at the start |
+//! | `parent` | number of the process that started this one; 0 if that is in no namespace of this one |
 //! | `host`, `kernel` | as `uname -n` and `uname -r` print them |
 //! | `page_bytes` | size of a page |
 //! | `counter_hz` | frequency of the counter, where the processor states it |
@@ -79,6 +80,7 @@ impl<'a> Facts<'a> {
         self.add_build_id();
         let length = os::working_directory(scratch);
         self.add(b"working_directory", scratch.get(..length).unwrap_or_default());
+        self.add_number(b"parent", os::parent_id());
         self.add_system();
         self.add_environment(environment, scratch);
         self.add_arguments(scratch);

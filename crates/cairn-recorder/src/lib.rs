@@ -101,7 +101,7 @@ pub use cairn_capture::CallSite;
 pub use cairn_format::recording::{EndReason, MappingKind, MarkValue};
 pub use dump::{DumpError, dump, flush};
 pub use ending::{
-    end_before_sandbox, exiting, has_ended_memory, leave_file, release_ended, stop, wipe_in_child,
+    end_before_sandbox, exiting, has_ended_memory, leave_file, note_exec, release_ended, stop, wipe_in_child,
 };
 pub use lanes::thread_ended;
 pub use marks::{capture_from_context, mark, mark_stack, mark_value};

@@ -5,7 +5,7 @@
 //! `syscall`, which is neither. Every entry of the recorder that can make a system call preserves
 //! the program's `errno` ([`ErrnoGuard`]).
 
-use core::ffi::{CStr, c_int, c_long};
+use core::ffi::{CStr, c_char, c_int, c_long};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -55,6 +55,19 @@ impl File {
         let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
         // SAFETY: a `CStr` ends with a NUL, and the kernel only reads it.
         let number = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, mode) };
+        answer(number).map(|number| Self(number as c_int))
+    }
+
+    /// Opens the file whose path is in shared memory: it can change until the kernel has copied it.
+    ///
+    /// # Safety
+    ///
+    /// From `path` on, 4,096 bytes can be read.
+    pub(crate) unsafe fn open_shared(path: *const c_char, flags: c_int) -> Result<Self, Errno> {
+        let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
+        // SAFETY: the kernel reads up to a NUL and no more than 4,096 bytes, which the caller
+        // promises.
+        let number = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0) };
         answer(number).map(|number| Self(number as c_int))
     }
 
@@ -385,6 +398,11 @@ pub(crate) fn soft_limit(resource: c_int) -> u64 {
 pub(crate) fn process_id() -> u32 {
     // SAFETY: the call takes no argument and cannot fail.
     unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
+pub(crate) fn parent_id() -> u32 {
+    // SAFETY: the call takes no argument and cannot fail.
+    unsafe { libc::syscall(libc::SYS_getppid) as u32 }
 }
 
 pub(crate) fn thread_id() -> u32 {

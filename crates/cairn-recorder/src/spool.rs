@@ -21,7 +21,7 @@
 //! Long because the lock-free claim, the growth of the file and the ring change the same control
 //! words, whose order of writes is only correct as a whole.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use cairn_format::recording::control::EarlyEnd;
@@ -522,12 +522,25 @@ impl Spool {
 
     /// Opens the file again; an error is the reason why the recording cannot continue in it.
     fn reopen(&self) -> Result<File, EarlyEnd> {
+        const FLAGS: c_int = libc::O_RDWR | libc::O_NOFOLLOW;
         let path = self.path().ok_or(EarlyEnd::FileLost)?;
-        let file =
-            File::open(path, libc::O_RDWR | libc::O_NOFOLLOW, 0).map_err(|Errno(error)| match error {
-                libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR => EarlyEnd::FileLost,
-                error => EarlyEnd::Unreachable(error as u16),
-            })?;
+        match self.checked(File::open(path, FLAGS, 0)) {
+            Err(EarlyEnd::FileLost) if self.word(control::NEW_PATH).load(Ordering::Acquire) != 0 => {
+                let renamed = (self.base + control::NEW_PATH) as *const c_char;
+                // SAFETY: segment 0 is mapped and has storage, and `control` asserts that 4,096
+                // bytes of it follow.
+                self.checked(unsafe { File::open_shared(renamed, FLAGS) })
+            }
+            result => result,
+        }
+    }
+
+    /// Returns `opened` if it is the file of this recording, and as long as it must be.
+    fn checked(&self, opened: Result<File, Errno>) -> Result<File, EarlyEnd> {
+        let file = opened.map_err(|Errno(error)| match error {
+            libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR => EarlyEnd::FileLost,
+            error => EarlyEnd::Unreachable(error as u16),
+        })?;
         let (identity, bytes) = file.identity_and_length().map_err(|_| EarlyEnd::FileLost)?;
         if identity != self.file {
             return Err(EarlyEnd::FileLost);

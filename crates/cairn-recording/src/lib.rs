@@ -91,7 +91,9 @@ pub use packed::columns::{Put, Take};
 pub use prefetch::prefetch;
 pub use recording::{Outcome, Recording};
 #[cfg(target_os = "linux")]
-pub use spool::external_marks::{command_from_outside, command_in, mark_from_outside, mark_in};
+pub use spool::external_marks::{
+    announce_rename_in, command_from_outside, command_in, mark_from_outside, mark_in,
+};
 pub use summary::{Detail, StoredSummary};
 pub use tables::StackTree;
 #[cfg(target_os = "linux")]

@@ -20,8 +20,29 @@ pub struct Announcement {
     pub process: u32,
     /// The file of its recording.
     pub path: PathBuf,
+    /// How the name of the file differs from the plain one.
+    pub numbering: Numbering,
     /// Why the process does not record, if it does not.
     pub failure: Option<String>,
+}
+
+/// How the name of a recording differs from the plain one of its pattern.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Numbering {
+    /// 1 for the plain name, 2 for that with `.2` in it.
+    pub number: u32,
+    /// Bytes behind that name, because another process took it meanwhile: 2 for `out.cairn.1`.
+    pub appended_bytes: usize,
+}
+
+impl Numbering {
+    /// The plain name.
+    pub const PLAIN: Self = Self { number: 1, appended_bytes: 0 };
+
+    fn parse(text: &str) -> Option<Self> {
+        let (number, appended) = text.split_once('.')?;
+        Some(Self { number: number.parse().ok()?, appended_bytes: appended.parse().ok()? })
+    }
 }
 
 /// The file for announcements, in a directory of its own; both are removed at the end.
@@ -147,12 +168,12 @@ fn parse(line: &[u8]) -> Option<Announcement> {
     let process = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let why = String::from_utf8_lossy(fields.next()?).into_owned();
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(fields.next()?));
-    let failure = match what {
-        b"began" => None,
-        b"failed" => Some(why),
+    let (numbering, failure) = match what {
+        b"began" => (Numbering::parse(&why).unwrap_or(Numbering::PLAIN), None),
+        b"failed" => (Numbering::PLAIN, Some(why)),
         _ => return None,
     };
-    Some(Announcement { process, path, failure })
+    Some(Announcement { process, path, numbering, failure })
 }
 
 impl Drop for Announcements {
@@ -175,13 +196,18 @@ mod tests {
     fn announcements_arrive_whole_and_once() {
         let mut announcements = Announcements::new().unwrap();
         let mut writer = fs::OpenOptions::new().append(true).open(announcements.path()).unwrap();
-        writer.write_all(b"began\t12\t\t/tmp/a\nb.12.cairn\0failed\t13\tread-only").unwrap();
+        writer.write_all(b"began\t12\t3.2\t/tmp/a\nb.12.cairn\0failed\t13\tread-only").unwrap();
         let first = announcements.read().unwrap();
-        assert_eq!(first, [Announcement { process: 12, path: "/tmp/a\nb.12.cairn".into(), failure: None }]);
+        let numbering = Numbering { number: 3, appended_bytes: 2 };
+        let path = "/tmp/a\nb.12.cairn".into();
+        assert_eq!(first, [Announcement { process: 12, path, numbering, failure: None }]);
         writer.write_all(b" file system\t/x\0nonsense\0").unwrap();
         let second = announcements.read().unwrap();
         let failure = Some("read-only file system".to_owned());
-        assert_eq!(second, [Announcement { process: 13, path: "/x".into(), failure }]);
+        assert_eq!(
+            second,
+            [Announcement { process: 13, path: "/x".into(), numbering: Numbering::PLAIN, failure }]
+        );
         assert_eq!(announcements.read().unwrap(), []);
     }
 }

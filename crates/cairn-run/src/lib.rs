@@ -46,7 +46,7 @@ mod outliving;
 mod program;
 mod start;
 
-pub use announcements::{Announcement, Announcements};
+pub use announcements::{Announcement, Announcements, Numbering};
 #[cfg(target_arch = "x86_64")]
 pub use attach::{AttachError, Target};
 pub use detached::start_detached;

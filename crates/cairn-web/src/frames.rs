@@ -36,7 +36,8 @@ impl Askers {
         if !profile.lost_stack.is_empty() {
             stacks.push(LOST_STACK);
         }
-        let positions = names.askers(&stacks);
+        names.find_wrappers(profile);
+        let positions = names.ends(&stacks);
         let askers: Vec<(u32, Position)> = stacks.into_iter().zip(positions).collect();
         let whole = Cost::ALL.map(|cost| cost.of(&profile.totals));
         let mut shares = vec![[0.0; Cost::ALL.len()]; names.stacks().len()];
@@ -213,8 +214,16 @@ impl Growing {
     }
 
     fn add(&mut self, names: &Names<'_>, askers: &Askers, place: Position, is_whole: bool) -> u32 {
-        let is_start = place.stack == NO_FRAMES || names.is_folded_startup(names.at_position(place));
-        let mut node = if is_start && !is_whole { 0 } else { self.path_to(names, askers, place) };
+        // A part of a stack begins at its innermost frame that is not folded; the asker of a whole one
+        // may be folded, where everything is.
+        let is_folded = names.is_folded(names.at_position(place));
+        let shown = match place {
+            place if is_whole => Some(place),
+            Position { stack: NO_FRAMES, .. } => None,
+            place if is_folded => names.caller(place),
+            place => Some(place),
+        };
+        let mut node = shown.map_or(0, |place| self.path_to(names, askers, place));
         if !is_whole {
             self.stacks_put_together += 1;
             node = self.child(node, Callee::PutTogether, None, 0.0);

@@ -178,7 +178,7 @@ impl Paths {
         for stack in (1..stacks.len() as u32).filter(|&stack| on_path[stack as usize]) {
             let outer = stacks.parent(stack).unwrap_or(NO_FRAMES);
             path_of[stack as usize] =
-                self.extended(names, &mut lines, path_of[outer as usize], names.at(stack));
+                self.extended(names, &mut lines, (path_of[outer as usize], outer), names.at(stack));
         }
         wanted
             .into_iter()
@@ -199,23 +199,28 @@ impl Paths {
         }
         let outer = names.stacks().parent(position.stack).unwrap_or(NO_FRAMES);
         let frames = names.at(position.stack).get(position.inlined as usize..).unwrap_or_default();
-        let path = self.extended(names, lines, path_of[outer as usize], frames);
-        // Where all is start-up, the one that asked is shown all the same.
-        if path == NO_PATH { self.with(names, lines, NO_PATH, asker) } else { path }
+        let path = self.extended(names, lines, (path_of[outer as usize], outer), frames);
+        // Where all is folded, the one that asked is shown all the same.
+        if names.is_folded(asker) || path == NO_PATH { self.with(names, lines, path, asker) } else { path }
     }
 
-    /// A path with further frames, given innermost first.
-    fn extended(&mut self, names: &Names<'_>, lines: &mut Lines, path: u32, frames: &[LineId]) -> u32 {
+    /// A path with further frames, given innermost first, folded ones left out.
+    fn extended(
+        &mut self,
+        names: &Names<'_>,
+        lines: &mut Lines,
+        (path, outer): (u32, u32),
+        frames: &[LineId],
+    ) -> u32 {
+        // The outermost frame of a program without symbols is a start-up without a name.
+        let mut is_start = names.stacks().parent(outer) == Some(NO_FRAMES)
+            && matches!(names.at(outer), [only] if !names.function_of(*only).is_named);
         frames.iter().rev().fold(path, |path, &line| {
-            // The outermost frame of a program without symbols is a start-up without a name.
-            let is_left_out =
-                names.is_folded_startup(line) && (path == NO_PATH || self.is_one_without_name(path));
-            if is_left_out { NO_PATH } else { self.with(names, lines, path, line) }
+            let is_folded = names.is_folded(line);
+            let path = if is_folded && is_start { NO_PATH } else { path };
+            is_start = false;
+            if is_folded { path } else { self.with(names, lines, path, line) }
         })
-    }
-
-    fn is_one_without_name(&self, path: u32) -> bool {
-        matches!(self.paths.get(path as usize - 1), Some(&(NO_PATH, frame)) if self.frames[frame as usize].function.is_none())
     }
 
     fn with(&mut self, names: &Names<'_>, lines: &mut Lines, path: u32, line: LineId) -> u32 {

@@ -153,7 +153,7 @@ impl Questions<'_> {
         for (asker, value) in costs {
             let mut frames: Vec<Cow<'_, str>> = self
                 .names
-                .outwards(asker.position)
+                .outwards(asker.end)
                 .map(|position| folded_name(&self.names.function_of(self.names.at_position(position)).name))
                 .collect();
             frames.reverse();

@@ -6,15 +6,20 @@
 //! those of the callers where the innermost ones turned out to be the allocator's; whole stacks
 //! only where they are shown.
 
+mod places;
+
+pub use places::find_common_wrappers;
+
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use cairn_format::recording::PcKind;
 use cairn_symbols::SourceFrame;
 
-use super::internals::{Role, role_of};
-use super::stacks::{Address, NO_FRAMES, Stacks};
+use super::stacks::{Address, Stacks};
+use crate::attribution::wrappers::FoundWrapper;
+use crate::attribution::{Attribution, Folding, FrameFacts, Owner, OwnerKind, Verdict};
 
 /// Something that knows the source frames of addresses.
 pub trait Namer {
@@ -77,27 +82,12 @@ pub struct Line {
 }
 
 /// Where in the tree of stacks a source frame is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Position {
     /// The stack whose innermost address it is at.
     pub stack: u32,
     /// Which of the frames at that address, innermost first.
     pub inlined: u32,
-}
-
-/// Frames that are left out of stacks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Folding {
-    /// The innermost run of frames that belong to the allocator.
-    pub allocator: bool,
-    /// The outermost run of frames that lead to `main` or to a thread's function.
-    pub startup: bool,
-}
-
-impl Default for Folding {
-    fn default() -> Self {
-        Self { allocator: true, startup: true }
-    }
 }
 
 /// The frames of an address while its name is being found.
@@ -107,13 +97,25 @@ const NO_LINES: (u32, u32) = (0, 0);
 pub struct Names<'a> {
     stacks: &'a Stacks,
     namer: &'a dyn Namer,
-    folding: Folding,
+    attribution: Attribution,
     /// By address: where its frames are in `lines`.
     known: Vec<Option<(u32, u32)>>,
     at_addresses: Vec<LineId>,
     lines: Vec<Line>,
     functions: Vec<Function>,
-    roles: Vec<Role>,
+    /// By function: the recording shows that it is a wrapper of the allocator.
+    is_found_wrapper: Vec<bool>,
+    found_wrappers: Option<Vec<FoundWrapper>>,
+    /// Wrappers of another heap with which this one is compared.
+    wrappers_elsewhere: HashSet<Arc<str>>,
+    verdicts: Vec<Verdict>,
+    verdict_ids: HashMap<Verdict, u32>,
+    /// Verdicts do not depend on the number of the line.
+    verdict_of: HashMap<(FunctionId, Option<Arc<str>>), u32>,
+    /// By line: index of its verdict.
+    line_verdicts: Vec<u32>,
+    /// Frames of an interpreted language were met: its interpreter says nothing any more.
+    has_interpreted: bool,
     line_ids: HashMap<Line, LineId>,
     function_ids: HashMap<(Arc<str>, Option<u32>), FunctionId>,
     no_frames: LineId,
@@ -133,19 +135,27 @@ impl<'a> Names<'a> {
         let mut names = Self {
             stacks,
             namer,
-            folding,
+            attribution: Attribution::new(stacks, folding),
             known: vec![None; stacks.addresses().len()],
             at_addresses: Vec::new(),
             lines: Vec::new(),
             functions: Vec::new(),
-            roles: Vec::new(),
+            is_found_wrapper: Vec::new(),
+            found_wrappers: None,
+            wrappers_elsewhere: HashSet::new(),
+            verdicts: Vec::new(),
+            verdict_ids: HashMap::new(),
+            verdict_of: HashMap::new(),
+            line_verdicts: Vec::new(),
+            has_interpreted: false,
             line_ids: HashMap::new(),
             function_ids: HashMap::new(),
             no_frames: LineId(0),
             lost: LineId(0),
         };
-        names.no_frames = names.line("[no stack]".into(), false, None, None, None);
-        names.lost = names.line("[stack was lost]".into(), false, None, None, None);
+        let place = |name: &str| Named { name: name.into(), is_named: false, raw_name: None };
+        names.no_frames = names.line(place("[no stack]"), None, None, None);
+        names.lost = names.line(place("[stack was lost]"), None, None, None);
         names
     }
 
@@ -250,13 +260,15 @@ impl<'a> Names<'a> {
             };
             let is_named = name.as_deref().is_some_and(|name| !represents(name));
             let name = name.unwrap_or_else(|| self.stand_in(address));
-            let line = self.line(name, is_named, module, frame.file.clone(), frame.line);
+            let named = Named { name, is_named, raw_name: frame.raw_name.as_deref() };
+            let line = self.line(named, module, frame.file.clone(), frame.line);
             // A compiler that inlines a recursion names the same line twice.
             self.at_addresses.push(line);
             outermost = Some(line);
         }
         if outermost.is_none() {
-            let line = self.line(self.stand_in(address), false, module, None, None);
+            let named = Named { name: self.stand_in(address), is_named: false, raw_name: None };
+            let line = self.line(named, module, None, None);
             self.at_addresses.push(line);
         }
         let place = (start, self.at_addresses.len() as u32);
@@ -291,18 +303,18 @@ impl<'a> Names<'a> {
 
     fn line(
         &mut self,
-        name: Arc<str>,
-        is_named: bool,
+        named: Named<'_>,
         module: Option<u32>,
         file: Option<Arc<str>>,
         line: Option<u32>,
     ) -> LineId {
+        let Named { name, is_named, raw_name } = named;
         let function = match self.function_ids.get(&(Arc::clone(&name), module)) {
             Some(&id) => id,
             None => {
                 let id = FunctionId(self.functions.len() as u32);
-                self.roles.push(if is_named { role_of(&name) } else { Role::Ordinary });
                 self.functions.push(Function { name: Arc::clone(&name), module, is_named });
+                self.is_found_wrapper.push(is_named && self.wrappers_elsewhere.contains(&name));
                 self.function_ids.insert((name, module), id);
                 id
             }
@@ -312,8 +324,34 @@ impl<'a> Names<'a> {
             return id;
         }
         let id = LineId(self.lines.len() as u32);
+        let verdict = self.verdict_id(&line, raw_name);
+        self.line_verdicts.push(verdict);
         self.lines.push(line.clone());
         self.line_ids.insert(line, id);
+        id
+    }
+
+    /// Decides about the frames of a function in a file, once.
+    fn verdict_id(&mut self, line: &Line, raw_name: Option<&str>) -> u32 {
+        let key = (line.function, line.file.clone());
+        if let Some(&known) = self.verdict_of.get(&key) {
+            return known;
+        }
+        let function = &self.functions[line.function.index()];
+        let verdict = self.attribution.verdict(&FrameFacts {
+            function: &function.name,
+            is_named: function.is_named,
+            raw_name,
+            file: line.file.as_deref(),
+            module: function.module,
+        });
+        self.has_interpreted |= verdict.is_interpreted;
+        let next = self.verdicts.len() as u32;
+        let id = *self.verdict_ids.entry(verdict.clone()).or_insert(next);
+        if id == next {
+            self.verdicts.push(verdict);
+        }
+        self.verdict_of.insert(key, id);
         id
     }
 
@@ -364,116 +402,11 @@ impl<'a> Names<'a> {
             stack => self.at(stack).get(position.inlined as usize).copied().unwrap_or(self.no_frames),
         }
     }
+}
 
-    fn is(&self, line: LineId, role: Role) -> bool {
-        self.roles.get(self.source_line(line).function.0 as usize) == Some(&role)
-    }
-
-    /// Finds, for each stack, the position responsible for its memory.
-    ///
-    /// That is the innermost frame that is not the allocator's. It finds only the names that are
-    /// needed for that.
-    pub fn askers(&mut self, stacks: &[u32]) -> Vec<Position> {
-        let mut positions: Vec<Position> =
-            stacks.iter().map(|&stack| Position { stack, inlined: 0 }).collect();
-        let mut open: Vec<usize> = (0..stacks.len()).collect();
-        while !open.is_empty() {
-            self.find(open.iter().filter_map(|&index| self.stacks.innermost(positions[index].stack)));
-            open.retain(|&index| self.step_outwards(stacks[index], &mut positions[index]));
-        }
-        positions
-    }
-
-    /// Moves to the innermost ordinary frame at this address, or to the caller.
-    ///
-    /// Returns true when that frame needs another check.
-    fn step_outwards(&self, whole: u32, position: &mut Position) -> bool {
-        let frames = self.at(position.stack);
-        let allocator = |line: &LineId| self.folding.allocator && self.is(*line, Role::Allocator);
-        match frames.iter().position(|line| !allocator(line)) {
-            Some(inlined) => {
-                position.inlined = inlined as u32;
-                false
-            }
-            None => match self.stacks.parent(position.stack) {
-                Some(parent) if parent != NO_FRAMES => {
-                    position.stack = parent;
-                    true
-                }
-                // There is nothing but the allocator: then it is the answer.
-                _ => {
-                    *position = Position { stack: whole, inlined: 0 };
-                    false
-                }
-            },
-        }
-    }
-
-    /// The next outer position, folded frames left out; `None` at the outermost one. The names of
-    /// the whole stack must have been asked for.
-    #[must_use]
-    pub fn caller(&self, position: Position) -> Option<Position> {
-        let next = self.next_outer(position)?;
-        let after_startup = self.is_folded_startup(self.at_position(position));
-        (!self.is_startup_from(next, after_startup)).then_some(next)
-    }
-
-    fn next_outer(&self, position: Position) -> Option<Position> {
-        if (position.inlined as usize) + 1 < self.at(position.stack).len() {
-            return Some(Position { inlined: position.inlined + 1, ..position });
-        }
-        let parent = self.stacks.parent(position.stack).filter(|&parent| parent != NO_FRAMES)?;
-        Some(Position { stack: parent, inlined: 0 })
-    }
-
-    /// True when from here to the outermost frame nothing but start-up is left. The outermost one,
-    /// `_start`, has no name in programs without symbols.
-    fn is_startup_from(&self, position: Position, mut after_startup: bool) -> bool {
-        let mut outwards =
-            std::iter::successors(Some(position), |&position| self.next_outer(position)).peekable();
-        while let Some(position) = outwards.next() {
-            let line = self.at_position(position);
-            let is_start = after_startup && outwards.peek().is_none() && !self.function_of(line).is_named;
-            if !self.is_folded_startup(line) && !is_start {
-                return false;
-            }
-            after_startup = true;
-        }
-        self.folding.startup
-    }
-
-    /// Finds what [`caller`](Self::caller) needs to know of these positions' callers.
-    pub fn find_callers(&mut self, positions: &[Position]) {
-        let outer =
-            |position: &Position| self.stacks.parent(position.stack).filter(|&parent| parent != NO_FRAMES);
-        let mut open: Vec<u32> = positions.iter().filter_map(outer).collect();
-        // Only where a frame is one of start-up does it matter what comes further out.
-        while !open.is_empty() {
-            open.sort_unstable();
-            open.dedup();
-            self.find(open.iter().filter_map(|&stack| self.stacks.innermost(stack)));
-            let leads_on = |stack: &u32| {
-                self.folding.startup && self.at(*stack).iter().all(|&line| self.is(line, Role::Startup))
-            };
-            open.retain(leads_on);
-            open = open
-                .iter()
-                .filter_map(|&stack| self.stacks.parent(stack))
-                .filter(|&p| p != NO_FRAMES)
-                .collect();
-        }
-    }
-
-    /// True when the frame at the position leads to `main` or to a thread's function.
-    ///
-    /// Such frames are left out.
-    #[must_use]
-    pub fn is_folded_startup(&self, line: LineId) -> bool {
-        self.folding.startup && self.is(line, Role::Startup)
-    }
-
-    /// The frames from a position outwards, folded ones left out.
-    pub fn outwards(&self, position: Position) -> impl Iterator<Item = Position> {
-        std::iter::successors(Some(position), |&position| self.caller(position))
-    }
+/// A name as it was found.
+struct Named<'n> {
+    name: Arc<str>,
+    is_named: bool,
+    raw_name: Option<&'n str>,
 }

@@ -8,7 +8,8 @@ use std::fmt;
 
 use super::names::{LineId, Names};
 use super::sums::Sums;
-use super::{HeapProfile, LOST_STACK, Position};
+use super::{HeapProfile, LOST_STACK, OwnerKind, Position};
+use crate::attribution::known_leaks::{KNOWN_LEAKS, KnownLeak, LOADER, is_one_of};
 
 /// A pattern of names.
 ///
@@ -76,6 +77,7 @@ impl fmt::Display for Pattern {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Suppressions {
     patterns: Vec<Pattern>,
+    has_known: bool,
 }
 
 /// A line of a list of known leaks that cannot be parsed.
@@ -118,26 +120,35 @@ impl Suppressions {
                 _ => return Err(BadSuppression { line: index + 1, text: line.chars().take(200).collect() }),
             }
         }
-        Ok(Self { patterns })
+        Ok(Self { patterns, has_known: false })
+    }
+
+    /// The [leaks that every program has](crate::attribution::known_leaks).
+    #[must_use]
+    pub const fn known() -> Self {
+        Self { patterns: Vec::new(), has_known: true }
     }
 
     /// Adds the lines of another list.
     pub fn extend(&mut self, other: Self) {
         self.patterns.extend(other.patterns);
+        self.has_known |= other.has_known;
     }
 
     /// True when nothing is suppressed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.patterns.is_empty()
+        self.patterns.is_empty() && !self.has_known
     }
 }
 
 /// How much a suppression held back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Suppressed {
-    /// The pattern.
-    pub pattern: Pattern,
+    /// The pattern; for a leak that every program has, its name.
+    pub name: String,
+    /// Why it is no leak of the program, for one that every program has.
+    pub reason: Option<&'static str>,
     /// Leaked blocks.
     pub blocks: u64,
     /// Leaked bytes.
@@ -148,24 +159,43 @@ impl Suppressions {
     /// Splits a profile into the leaks that each pattern leaves out, and the rest.
     ///
     /// The leaks still count for everything else, and in the sums of threads and sizes. Only the
-    /// names of stacks that leak are requested.
+    /// names of stacks that leak are requested; for the leaks that every program has, only those
+    /// that [`Names::askers`] needs.
     #[must_use]
     pub fn apply(&self, profile: &HeapProfile, names: &mut Names<'_>) -> (Vec<Suppressed>, HeapProfile) {
         let mut held_back: Vec<Suppressed> = self
             .patterns
             .iter()
-            .map(|pattern| Suppressed { pattern: pattern.clone(), blocks: 0, bytes: 0 })
+            .map(|pattern| Suppressed { name: pattern.to_string(), reason: None, blocks: 0, bytes: 0 })
             .collect();
+        let own = held_back.len();
         let mut rest = profile.clone();
         let rows = rest.stacks.iter_mut().enumerate().map(|(stack, sums)| (stack as u32, sums));
         let leaking: Vec<(u32, &mut Sums)> = rows
             .chain([(LOST_STACK, &mut rest.lost_stack)])
             .filter(|(_, sums)| sums.live_blocks > 0)
             .collect();
-        names.find_stacks(leaking.iter().map(|&(stack, _)| stack));
-        for (stack, sums) in leaking {
-            let found = held_back.iter_mut().find(|entry| stack_matches(names, stack, &entry.pattern));
-            let Some(entry) = found else { continue };
+        if !self.patterns.is_empty() {
+            names.find_stacks(leaking.iter().map(|&(stack, _)| stack));
+        }
+        let stacks: Vec<u32> = leaking.iter().map(|&(stack, _)| stack).collect();
+        let askers =
+            if self.has_known { names.askers(&stacks) } else { vec![Position::default(); stacks.len()] };
+        for ((stack, sums), asker) in leaking.into_iter().zip(askers) {
+            let by_pattern = self.patterns.iter().position(|pattern| stack_matches(names, stack, pattern));
+            let known = || self.has_known.then(|| known_leak(names, stack, asker)).flatten();
+            let index = by_pattern.or_else(|| {
+                let KnownLeak { name, reason, .. } = known()?;
+                let same = held_back[own..].iter().position(|entry| entry.name == *name);
+                Some(
+                    own + same.unwrap_or_else(|| {
+                        let (name, reason) = ((*name).to_owned(), Some(*reason));
+                        held_back.push(Suppressed { name, reason, blocks: 0, bytes: 0 });
+                        held_back.len() - 1 - own
+                    }),
+                )
+            });
+            let Some(entry) = index.and_then(|index| held_back.get_mut(index)) else { continue };
             entry.blocks += sums.live_blocks;
             entry.bytes = entry.bytes.saturating_add(sums.live_bytes);
             rest.totals.live_blocks = rest.totals.live_blocks.saturating_sub(sums.live_blocks);
@@ -175,6 +205,45 @@ impl Suppressions {
         held_back.retain(|entry| entry.blocks > 0);
         (held_back, rest)
     }
+}
+
+/// The leak of every program that a stack is.
+///
+/// Its mark is between the allocator and the frame that names its row.
+fn known_leak(names: &Names<'_>, stack: u32, asker: Position) -> Option<&'static KnownLeak> {
+    let mut is_innermost = true;
+    for on_path in names.stacks().path(stack) {
+        for (inlined, &line) in names.at(on_path).iter().enumerate() {
+            if names.owner_kind(line) == OwnerKind::Allocator {
+                continue;
+            }
+            let (function, module) = (&names.function_of(line).name, names.module_name(line));
+            let is_known = |leak: &&KnownLeak| {
+                leak.matches(function, module, is_innermost)
+                    && (!leak.is_constructor || is_called_by_loader(names, on_path))
+            };
+            if let Some(leak) = KNOWN_LEAKS.iter().find(is_known) {
+                return Some(leak);
+            }
+            is_innermost = false;
+            if (Position { stack: on_path, inlined: inlined as u32 }) == asker {
+                return None;
+            }
+        }
+    }
+    None
+}
+
+/// True when all callers of a stack's innermost address are the loader's.
+fn is_called_by_loader(names: &Names<'_>, stack: u32) -> bool {
+    let stacks = names.stacks();
+    let module = |stack: u32| {
+        let address = stacks.innermost(stack).and_then(|address| stacks.address(address));
+        address.and_then(|address| stacks.modules().get(address.module?.0 as usize))
+    };
+    let mut callers = stacks.path(stack).skip(1).peekable();
+    callers.peek().is_some()
+        && callers.all(|caller| module(caller).is_some_and(|module| is_one_of(module.name(), LOADER)))
 }
 
 fn line_matches(names: &Names<'_>, line: LineId, pattern: &Pattern) -> bool {
@@ -223,6 +292,26 @@ pub fn stacks_with(names: &mut Names<'_>, functions: &[Pattern], modules: &[Patt
         has[stack as usize] = (function, module);
     }
     has.into_iter().map(|(function, module)| function && module).collect()
+}
+
+/// Marks the stacks with a frame in focus; `None` where nothing was put into focus.
+///
+/// For [`Scope::stacks`](super::Scope::stacks); the names of all addresses are found.
+#[must_use]
+pub fn stacks_in_focus(names: &mut Names<'_>) -> Option<Vec<bool>> {
+    if names.folding().rules().focus.is_empty() {
+        return None;
+    }
+    let stacks = names.stacks();
+    names.find(0..stacks.addresses().len() as u32);
+    let mut has = vec![false; stacks.len()];
+    for stack in 1..stacks.len() as u32 {
+        // Parents come first, and what an outer frame has the inner ones have.
+        let outer = stacks.parent(stack).is_some_and(|parent| has[parent as usize]);
+        let here = || names.at(stack).iter().any(|&line| names.verdict(line).is_in_focus);
+        has[stack as usize] = outer || here();
+    }
+    Some(has)
 }
 
 #[cfg(test)]

@@ -50,8 +50,10 @@ pub struct Questions<'a> {
 pub struct Asker {
     /// [`LOST_STACK`] for all whose stack was lost.
     pub stack: u32,
-    /// The innermost frame that is not the allocator's.
+    /// The frame that names its row: the user's innermost one, or that of the next best owner.
     pub position: Position,
+    /// The innermost frame that is not folded: the same frame, or one of a library that it called.
+    pub end: Position,
 }
 
 /// The group that an entry sums.
@@ -123,9 +125,13 @@ impl<'a> Questions<'a> {
         if !profile.lost_stack.is_empty() {
             stacks.push(LOST_STACK);
         }
-        let positions = names.askers(&stacks);
-        let askers: Vec<Asker> =
-            stacks.into_iter().zip(positions).map(|(stack, position)| Asker { stack, position }).collect();
+        names.find_wrappers(profile);
+        let positions = names.askers(&stacks).into_iter().zip(names.ends(&stacks));
+        let askers: Vec<Asker> = stacks
+            .into_iter()
+            .zip(positions)
+            .map(|(stack, (position, end))| Asker { stack, position, end })
+            .collect();
         let row = |asker: &Asker| (names.at_position(asker.position), *sums_of(profile, asker.stack));
         let rows = askers.iter().map(row).collect();
         Self { names, profile, askers, rows }
@@ -235,11 +241,29 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// The frames of a stack from the one that asked outwards, those that lead to `main` left out.
+    /// The frames of a stack from the one that asked outwards, folded ones left out.
     #[must_use]
     pub fn frames(&mut self, stack: u32, asker: Position) -> Vec<LineId> {
         self.names.find_stacks([stack]);
         self.names.outwards(asker).map(|position| self.names.at_position(position)).collect()
+    }
+
+    /// How many frames of a stack [`frames`](Self::frames) leaves out: folded ones, and those that
+    /// the one that asked called.
+    #[must_use]
+    pub fn left_out(&mut self, stack: u32, asker: Position) -> usize {
+        let shown = self.frames(stack, asker).len();
+        self.names.frames_in(stack).saturating_sub(shown)
+    }
+
+    /// The share of a cost that flows through the wrappers that the recording shows, from 0 to 1.
+    #[must_use]
+    pub fn share_through_wrappers(&self) -> f64 {
+        let whole = self.profile.totals.allocated_bytes.max(1);
+        let wrappers = self.names.found_wrappers();
+        // Wrappers call wrappers: the innermost ones have it all, but a path counts once only.
+        let most = wrappers.iter().filter(|wrapper| !wrapper.is_nested).map(|wrapper| wrapper.bytes);
+        (most.fold(0_u64, u64::saturating_add) as f64 / whole as f64).min(1.0)
     }
 }
 

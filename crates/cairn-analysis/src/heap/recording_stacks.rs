@@ -71,6 +71,11 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
             .or_insert_with(|| stacks.add_module(Module { path, build_id: module.build_id.clone() }));
         module_indices.insert(module.id, index);
     }
+    let executable = recording.fact("executable").map(String::from_utf8_lossy);
+    let is_program = |module: &Module| executable.as_deref() == Some(module.path.as_str());
+    if let Some(program) = stacks.modules().iter().position(is_program) {
+        stacks.set_program(program as u32);
+    }
     let tree = recording.stacks();
     stacks.reserve(tree.len(), tree.pcs_len());
     // The numbers of addresses and stacks stay as they are; tables of a damaged file have gaps.

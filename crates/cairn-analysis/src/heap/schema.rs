@@ -101,6 +101,8 @@ pub struct Report {
     pub top: Vec<EntryJson>,
     /// How many entries there are besides those in `top`.
     pub more_entries: usize,
+    /// Wrappers of the allocator that were found in the recording, most bytes first.
+    pub wrappers: Vec<WrapperJson>,
     /// Leaks that were held back.
     pub suppressed: Vec<SuppressedJson>,
     /// By thread.
@@ -281,6 +283,12 @@ pub struct FrameJson {
     pub line: Option<u32>,
     /// Path of its module.
     pub module: Option<String>,
+    /// The kind of its owner: `mine`, `library`, `unknown`, `interpreter`, `standard-library`,
+    /// `runtime`, `wrapper` or `allocator`.
+    pub owner: &'static str,
+    /// The library, language or interpreter that owns it; absent for the user's code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_name: Option<String>,
 }
 
 /// A line of a list.
@@ -315,17 +323,37 @@ pub struct StackJson {
     pub count: u64,
     /// The frames from the one that asked outwards.
     pub frames: Vec<FrameJson>,
+    /// Frames of the stack that are not in `frames`, because they are folded.
+    pub folded_frames: usize,
+}
+
+/// A wrapper of the allocator that the recording shows.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct WrapperJson {
+    /// The function.
+    pub function: String,
+    /// Path of its module.
+    pub module: Option<String>,
+    /// Bytes that were allocated through it.
+    pub allocated_bytes: u64,
+    /// Allocations through it.
+    pub allocations: u64,
+    /// True when most of these go through another wrapper in it, where they are counted as well.
+    pub is_nested: bool,
 }
 
 /// A leak that was held back.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct SuppressedJson {
-    /// The pattern that matched.
+    /// The pattern that matched; the name of a leak that every program has.
     pub pattern: String,
     /// Blocks.
     pub count: u64,
     /// Bytes.
     pub bytes: u64,
+    /// Why every program has it; absent for a pattern of the user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
 }
 
 /// A thread and what it allocated.
@@ -467,6 +495,7 @@ impl Report {
             group: asked.group.name(),
             more_entries: entries.len() - top.len(),
             top,
+            wrappers: wrappers_json(questions),
             suppressed: asked.suppressed.iter().map(SuppressedJson::from).collect(),
             threads: tell_threads(&about.threads, &profile.threads),
             sizes: tell_sizes(&profile.sizes),
@@ -496,7 +525,12 @@ fn end_word(reason: EndReason) -> &'static str {
 
 impl From<&Suppressed> for SuppressedJson {
     fn from(held_back: &Suppressed) -> Self {
-        Self { pattern: held_back.pattern.to_string(), count: held_back.blocks, bytes: held_back.bytes }
+        Self {
+            pattern: held_back.name.clone(),
+            count: held_back.blocks,
+            bytes: held_back.bytes,
+            reason: held_back.reason,
+        }
     }
 }
 
@@ -536,6 +570,22 @@ fn bytes_and_count(cost: Cost, sums: &Sums) -> (u64, u64) {
     (bytes, amount.blocks)
 }
 
+fn wrappers_json(questions: &Questions<'_>) -> Vec<WrapperJson> {
+    let names = questions.names();
+    let wrapper_json = |wrapper: &super::FoundWrapper| {
+        let function = names.function(wrapper.function);
+        let module = function.module.and_then(|module| names.stacks().modules().get(module as usize));
+        WrapperJson {
+            function: function.name.to_string(),
+            module: module.map(|module| module.path.clone()),
+            allocated_bytes: wrapper.bytes,
+            allocations: wrapper.allocations,
+            is_nested: wrapper.is_nested,
+        }
+    };
+    names.found_wrappers().iter().map(wrapper_json).collect()
+}
+
 fn entries_json(
     questions: &mut Questions<'_>,
     entries: &[Entry],
@@ -560,6 +610,7 @@ fn entries_json(
                     StackJson {
                         bytes,
                         count,
+                        folded_frames: questions.left_out(stack, asker),
                         frames: frames.into_iter().map(|line| frame_json(questions, line)).collect(),
                     }
                 })
@@ -586,6 +637,8 @@ fn frame_json(questions: &Questions<'_>, line: LineId) -> FrameJson {
         file: source.file.as_deref().map(str::to_owned),
         line: source.line,
         module: (!module.is_empty()).then(|| module.to_owned()),
+        owner: names.owner_kind(line).word(),
+        owner_name: Some(names.owner(line).name.to_string()).filter(|name| !name.is_empty()),
     }
 }
 

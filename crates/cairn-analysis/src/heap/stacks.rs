@@ -17,6 +17,7 @@ pub struct Stacks {
     modules: Vec<Module>,
     /// By address: the name of code that a JIT compiler made.
     generated: BTreeMap<u32, SourceFrame>,
+    program: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,6 +76,21 @@ impl Stacks {
     pub fn add_module(&mut self, module: Module) -> u32 {
         self.modules.push(module);
         index_of_last(&self.modules)
+    }
+
+    /// States which module is the program itself.
+    pub fn set_program(&mut self, module: u32) {
+        self.program = Some(module);
+    }
+
+    /// Returns the module that is the program itself.
+    ///
+    /// Where that was not stated, it is the first module that is not named like a library.
+    #[must_use]
+    pub fn program(&self) -> Option<u32> {
+        let is_library = |module: &Module| module.name().contains(".so") || module.path.starts_with('[');
+        let first = || self.modules.iter().position(|module| !is_library(module)).map(|index| index as u32);
+        self.program.filter(|&module| (module as usize) < self.modules.len()).or_else(first)
     }
 
     /// Adds an address and returns its index. An unknown module counts as none.

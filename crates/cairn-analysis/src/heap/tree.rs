@@ -94,7 +94,7 @@ type Places = Vec<(Position, Amount)>;
 trait Growth {
     /// Finds the names of the places; returns the cost that ends in them, and the places behind
     /// them.
-    fn step(&self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places);
+    fn step(&mut self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places);
 
     /// Makes the names known that [`step`](Self::step) needs for all of these.
     fn prepare(&self, questions: &mut Questions<'_>, places: &[&Places]);
@@ -108,21 +108,21 @@ impl Questions<'_> {
             Direction::FromMain => {
                 let mut inwards = Inwards::new(self, cost);
                 let start = inwards.start(self);
-                grow(self, &inwards, start, cost, limits)
+                grow(self, &mut inwards, start, cost, limits)
             }
             Direction::FromAllocations => {
-                let start = self.ends(cost);
-                grow(self, &Outwards, start, cost, limits)
+                let start = self.places(cost, |asker| asker.position);
+                grow(self, &mut Outwards, start, cost, limits)
             }
         }
     }
 
-    /// The positions of frames that asked for memory, with the cost, each position once, in order.
-    fn ends(&self, cost: Cost) -> Places {
+    /// A position of each stack that asked for memory, with the cost, each position once, in order.
+    fn places(&self, cost: Cost, of: impl Fn(&super::Asker) -> Position) -> Places {
         let mut ends: Places = self
             .askers
             .iter()
-            .map(|asker| (asker.position, cost.of(self.sums(asker.stack))))
+            .map(|asker| (of(asker), cost.of(self.sums(asker.stack))))
             .filter(|(_, amount)| !amount.is_zero())
             .collect();
         ends.sort_unstable_by_key(|&(position, _)| position);
@@ -139,7 +139,7 @@ impl Questions<'_> {
 
 fn grow(
     questions: &mut Questions<'_>,
-    growth: &impl Growth,
+    growth: &mut impl Growth,
     start: Places,
     cost: Cost,
     limits: TreeLimits,
@@ -241,7 +241,7 @@ impl Growth for Outwards {
         questions.names.find_callers(&positions);
     }
 
-    fn step(&self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places) {
+    fn step(&mut self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places) {
         let mut own = Amount::default();
         let mut callers: HashMap<Position, Amount> = HashMap::new();
         for &(position, amount) in places {
@@ -281,7 +281,7 @@ impl Inwards {
         let stacks = questions.names.stacks();
         let mut below = vec![Amount::default(); stacks.len()];
         let mut lost = Amount::default();
-        let ends: HashMap<Position, Amount> = questions.ends(cost).into_iter().collect();
+        let ends: HashMap<Position, Amount> = questions.places(cost, |asker| asker.end).into_iter().collect();
         for (position, amount) in &ends {
             match below.get_mut(position.stack as usize) {
                 Some(place) => *place = place.plus(*amount),
@@ -333,29 +333,35 @@ impl Inwards {
         if let Some(&amount) = self.ends.get(&without_frames) {
             start.push((without_frames, amount));
         }
-        self.find(questions, NO_FRAMES);
-        let mut open = self.outermost(questions, NO_FRAMES);
-        while let Some((position, amount)) = open.pop() {
-            let line = questions.names.at_position(position);
-            if !questions.names.is_folded_startup(line) {
-                start.extend(self.without_nameless_start(questions, position, amount, &mut open));
-                continue;
-            }
-            // The cost that ends in start-up itself stays there.
-            if let Some(&own) = self.ends.get(&position) {
-                start.push((position, own));
-                self.closed.insert(position);
-            }
-            if position.inlined == 0 {
-                self.find(questions, position.stack);
-            }
-            open.extend(self.behind(questions, position, amount));
+        self.find_unfolded(questions, vec![NO_FRAMES]);
+        for (position, amount) in self.outermost(questions, NO_FRAMES) {
+            let places = self.without_nameless_start(questions, position, amount);
+            start.extend(self.unfolded(questions, places));
         }
         start.sort_unstable_by_key(|&(position, _)| position);
         start
     }
 
-    /// Replaces an outermost frame without a name by its child where it leads to start-up.
+    /// Replaces folded frames by what they lead to.
+    fn unfolded(&mut self, questions: &Questions<'_>, places: Places) -> Places {
+        let mut open = places;
+        let mut shown = Places::new();
+        while let Some((position, amount)) = open.pop() {
+            if !questions.names.is_folded(questions.names.at_position(position)) {
+                shown.push((position, amount));
+                continue;
+            }
+            // The cost that ends in a folded frame stays there.
+            if let Some(&own) = self.ends.get(&position) {
+                shown.push((position, own));
+                self.closed.insert(position);
+            }
+            open.extend(self.behind(questions, position, amount));
+        }
+        shown
+    }
+
+    /// Splits an outermost frame without a name where it leads to folded frames.
     ///
     /// Such a frame is `_start`.
     fn without_nameless_start(
@@ -363,28 +369,42 @@ impl Inwards {
         questions: &mut Questions<'_>,
         position: Position,
         amount: Amount,
-        open: &mut Places,
-    ) -> Option<(Position, Amount)> {
+    ) -> Places {
         let names = &questions.names;
         let is_outermost = names.stacks().parent(position.stack) == Some(NO_FRAMES);
         if !is_outermost || position.inlined > 0 || names.function_of(names.at_position(position)).is_named {
-            return Some((position, amount));
+            return vec![(position, amount)];
         }
-        self.find(questions, position.stack);
+        self.find_unfolded(questions, vec![position.stack]);
+        let mut places = Places::new();
         let mut rest = amount;
         for (inner, inner_amount) in self.outermost(questions, position.stack) {
-            if questions.names.is_folded_startup(questions.names.at_position(inner)) {
+            if questions.names.is_folded(questions.names.at_position(inner)) {
                 self.moved.insert(inner);
-                open.push((inner, inner_amount));
+                places.push((inner, inner_amount));
                 rest = rest.minus(inner_amount);
             }
         }
-        (!rest.is_zero()).then_some((position, rest))
+        if !rest.is_zero() {
+            places.push((position, rest));
+        }
+        places
     }
 
-    fn find(&self, questions: &mut Questions<'_>, stack: u32) {
-        let stacks = questions.names.stacks();
-        questions.names.find(self.children(stack).iter().filter_map(|&child| stacks.innermost(child)));
+    /// Finds the names of the stacks one call further in, and, where these are folded, of those in
+    /// them.
+    fn find_unfolded(&self, questions: &mut Questions<'_>, stacks: Vec<u32>) {
+        let mut open = stacks;
+        while !open.is_empty() {
+            open.sort_unstable();
+            open.dedup();
+            let inner: Vec<u32> = open.iter().flat_map(|&stack| self.children(stack)).copied().collect();
+            let tree = questions.names.stacks();
+            questions.names.find(inner.iter().filter_map(|&stack| tree.innermost(stack)));
+            let names = &questions.names;
+            let is_folded = |stack: &u32| names.at(*stack).iter().all(|&line| names.is_folded(line));
+            open = inner.into_iter().filter(is_folded).collect();
+        }
     }
 
     fn outermost(&self, questions: &Questions<'_>, stack: u32) -> Places {
@@ -409,24 +429,23 @@ impl Inwards {
 
 impl Growth for Inwards {
     fn prepare(&self, questions: &mut Questions<'_>, places: &[&Places]) {
-        let stacks = questions.names.stacks();
         let innermost =
             places.iter().flat_map(|places| places.iter()).filter(|(position, _)| position.inlined == 0);
-        let addresses = innermost
-            .flat_map(|(position, _)| self.children(position.stack))
-            .filter_map(|&child| stacks.innermost(child));
-        questions.names.find(addresses);
+        let stacks = innermost.map(|(position, _)| position.stack);
+        let stacks = stacks.filter(|stack| !matches!(*stack, LOST_STACK | NO_FRAMES)).collect();
+        self.find_unfolded(questions, stacks);
     }
 
-    fn step(&self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places) {
+    fn step(&mut self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places) {
         let mut own = Amount::default();
         let mut behind = Places::new();
         for &(position, amount) in places {
             own = own.plus(self.ends.get(&position).copied().unwrap_or_default());
             let leads_on = !matches!(position.stack, LOST_STACK | NO_FRAMES);
             if leads_on && !self.closed.contains(&position) {
-                let further_in = self.behind(questions, position, amount);
-                behind.extend(further_in.into_iter().filter(|(inner, _)| !self.moved.contains(inner)));
+                let mut further_in = self.behind(questions, position, amount);
+                further_in.retain(|(inner, _)| !self.moved.contains(inner));
+                behind.extend(self.unfolded(questions, further_in));
             }
         }
         (own, behind)

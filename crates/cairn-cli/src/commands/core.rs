@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::heap::{
     Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, TreeLimits,
+    stacks_in_focus,
 };
 use cairn_analysis::source::{HeapFilter, HeapSource, ImageHeap, Question, SourceError, names_of_image};
 use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
@@ -22,6 +23,7 @@ use cairn_wire::heapblock::ByteOrder;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
+use super::fold_options::FoldOptions;
 use super::heap_input::{FilterOptions, HeapInput};
 use super::heap_text::{bytes, counted};
 use super::input_file::{InputFile, with_kind};
@@ -141,9 +143,8 @@ pub(crate) struct Core {
     #[command(flatten)]
     list: ListOptions,
 
-    /// Also show frames of the allocator, and those outside of main
-    #[arg(long)]
-    internals: bool,
+    #[command(flatten)]
+    folds: FoldOptions,
 
     #[command(flatten)]
     symbols: SymbolOptions,
@@ -354,7 +355,7 @@ impl Core {
             }
             return Err(io::Error::other(format!("{name}: {}", ImageHeap::NO_BLOCKS)));
         };
-        let input = HeapInput::of_opened(self.filters, self.internals, self.symbols);
+        let input = HeapInput::of_opened(self.filters, self.folds, self.symbols);
         let mut options = input.source_options();
         options.name = Some(name);
         let source = HeapSource::of_image(&path, heap, &options);
@@ -406,9 +407,13 @@ impl Core {
         namer: &dyn Namer,
         started: std::time::Instant,
     ) -> io::Result<()> {
-        let folding = Folding { allocator: !self.internals, startup: !self.internals };
-        let profile = answers.stacks.profile(answers.blocks());
-        let mut questions = Questions::new(&profile, Names::new(&answers.stacks.stacks, namer, folding));
+        let folding = self.folds.folding()?;
+        let mut profile = answers.stacks.profile(answers.blocks());
+        let mut names = Names::new(&answers.stacks.stacks, namer, folding);
+        if let Some(focus) = stacks_in_focus(&mut names) {
+            profile = profile.of_stacks(&focus);
+        }
+        let mut questions = Questions::new(&profile, names);
         if let Some(path) = &self.flame {
             let mut file = Output::create(path, self.force, self.core_file())?;
             file.write_all(flame(&mut questions, answers).as_bytes())?;
@@ -421,8 +426,7 @@ impl Core {
             file.finish()?;
         }
         if self.json {
-            let mut names =
-                Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
+            let mut names = Names::new(&answers.stacks.stacks, namer, Folding::none());
             let json = json::CoreJson::new(answers, &mut questions, &mut names, self.list);
             serde_json::to_writer(&mut *output, &json)?;
             return writeln!(output);
@@ -438,8 +442,7 @@ impl Core {
                 print::heapprof(output, answers, &mut names)?;
             }
             CoreFormat::Text => {
-                let mut names =
-                    Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
+                let mut names = Names::new(&answers.stacks.stacks, namer, Folding::none());
                 let mut printer = CorePrinter::new(output, answers, &mut questions, &mut names, self.list);
                 printer.head(started)?;
                 if self.modules {

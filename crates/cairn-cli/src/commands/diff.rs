@@ -4,11 +4,14 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::schema::DiffReport;
-use cairn_analysis::heap::{Cost, Diff, DiffEntry, DiffFrame, HeapProfile, Names, Questions, Sums, Unfreed};
+use cairn_analysis::heap::{
+    Cost, Diff, DiffEntry, DiffFrame, HeapProfile, Names, Questions, Sums, Unfreed, find_common_wrappers,
+};
 use cairn_analysis::source::{HeapSource, Question, ReadDetail, SourceNames, TimePoint, TimeSpan};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 
+use super::fold_options::KnownLeakOptions;
 use super::heap_input::{HeapInput, OpenHeap, complain_about, failed, outcome_of, read, worse_of};
 use super::heap_text::{bytes, count, shortened, signed_bytes, signed_count, width};
 use super::options::{CostName, ListOptions, OutputOptions, TextOutput, ViewName, views};
@@ -64,6 +67,9 @@ pub(crate) struct DiffCommand {
     /// json
     #[arg(long, conflicts_with = "format")]
     json: bool,
+
+    #[command(flatten)]
+    known: KnownLeakOptions,
 
     #[command(flatten)]
     output: OutputOptions,
@@ -147,10 +153,16 @@ impl Side {
         &self.heap.source
     }
 
-    fn read(&self, input: &HeapInput, names: &mut Names<'_>) -> io::Result<SideRead> {
+    fn read(
+        &self,
+        input: &HeapInput,
+        known: &KnownLeakOptions,
+        names: &mut Names<'_>,
+    ) -> io::Result<SideRead> {
         let scope = input.scope(self.source(), names, self.span)?;
-        let read = read(self.source(), scope, ReadDetail::Stacks)?;
+        let mut read = read(self.source(), scope, ReadDetail::Stacks)?;
         let outcome = outcome_of(&read);
+        input.hold_back(known, self.source(), self.span, &mut read.profile, names)?;
         Ok(SideRead { profile: read.profile, outcome })
     }
 }
@@ -238,10 +250,14 @@ impl DiffCommand {
     }
 
     fn compare(&self, before: &Side, after: &Side, cost: Cost) -> io::Result<(Diff, (Sums, Sums), Outcome)> {
-        let mut names_before = self.input.names(before.source(), &before.symbols);
-        let mut names_after = self.input.names(after.source(), &after.symbols);
-        let read_before = before.read(&self.input, &mut names_before)?;
-        let read_after = after.read(&self.input, &mut names_after)?;
+        let mut names_before = self.input.names(before.source(), &before.symbols)?;
+        let mut names_after = self.input.names(after.source(), &after.symbols)?;
+        let read_before = before.read(&self.input, &self.known, &mut names_before)?;
+        let read_after = after.read(&self.input, &self.known, &mut names_after)?;
+        find_common_wrappers(
+            (&read_before.profile, &mut names_before),
+            (&read_after.profile, &mut names_after),
+        );
         let mut questions_before = Questions::new(&read_before.profile, names_before);
         let mut questions_after = Questions::new(&read_after.profile, names_after);
         let diff = Diff::of(&mut questions_before, &mut questions_after, cost);

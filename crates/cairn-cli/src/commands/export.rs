@@ -313,7 +313,7 @@ impl Export {
         }
         let symbols = source.symbols();
         let (written, of_events) = {
-            let mut names = self.input.names(source, &symbols);
+            let mut names = self.input.names(source, &symbols)?;
             let scope = self.input.scope(source, &mut names, span)?;
             let answer = read(source, scope.clone(), ReadDetail::Whole)?;
             progress.now("looking for names");

@@ -7,6 +7,7 @@ use cairn_analysis::heap::{Cost, Direction, FlameOptions, Questions, TreeLimits}
 use cairn_analysis::source::{HeapSource, ReadDetail, TimeSpan};
 use clap::{Args, ValueEnum};
 
+use super::fold_options::KnownLeakOptions;
 use super::heap_input::{HeapInput, complain_about, outcome_of, read, worse_of};
 use super::heap_text::{bytes, count, counted, duration};
 use super::options::{
@@ -50,6 +51,9 @@ pub(crate) struct FlameCommand {
     /// --format folded, as it was called
     #[arg(long, hide = true, conflicts_with = "format")]
     folded: bool,
+
+    #[command(flatten)]
+    known: KnownLeakOptions,
 
     #[command(flatten)]
     output: OutputOptions,
@@ -97,9 +101,10 @@ impl FlameCommand {
         let cost = cost_of(source, self.cost, span)?;
         let symbols = source.symbols();
         let (text, of_events) = {
-            let mut names = self.input.names(source, &symbols);
+            let mut names = self.input.names(source, &symbols)?;
             let scope = self.input.scope(source, &mut names, span)?;
-            let answer = read(source, scope, ReadDetail::Stacks)?;
+            let mut answer = read(source, scope, ReadDetail::Stacks)?;
+            self.input.hold_back(&self.known, source, span, &mut answer.profile, &mut names)?;
             progress.now("looking for names");
             let mut questions = Questions::new(&answer.profile, names);
             let text = if self.is_folded() {

@@ -6,6 +6,8 @@ mod attach;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "heap/attach_elsewhere.rs"]
 mod attach;
+mod chain;
+mod children;
 mod control;
 mod holder;
 mod live;
@@ -24,9 +26,11 @@ use cairn_files::Directory;
 use cairn_run::{Announcements, End, Event, Library, Obstacle, Program, Running, Start};
 use clap::Args;
 
+use super::family::has_index;
 use super::heap_text;
 use super::processes::parse_pid;
 use crate::output::{Outcome, complain};
+use children::RunDirectory;
 use live::Recordings;
 
 /// Record where a program's memory goes
@@ -72,7 +76,7 @@ pub(crate) struct HeapCommand {
     #[arg(short, long)]
     quiet: bool,
 
-    /// Also record child processes, forked or started, each to a file of its own
+    /// Also record child processes, forked or started; all go to a directory PROGRAM.PID.cairn
     #[arg(long)]
     children: bool,
 
@@ -168,7 +172,7 @@ impl HeapCommand {
     fn record(&self, name: &OsStr, arguments: &[OsString]) -> Result<End, Refused> {
         let program = Program::find(name)?;
         let is_ready = program.inspect().map_err(Refused::from).and_then(|()| {
-            let output = self.output()?;
+            let (output, run) = self.run_output(&program)?;
             let unpacked = if program.uses_other_allocator() {
                 Library::unpack_for_allocators()
             } else {
@@ -181,15 +185,21 @@ impl HeapCommand {
                     "{error}; set TMPDIR to a directory for temporary files that can be written to"
                 ),
             })?;
-            Ok((output, library, announcements))
+            Ok((output, run, library, announcements))
         });
         match is_ready {
-            Ok((output, library, announcements)) => {
-                self.make_room(&output, &program)?;
+            Ok((output, run, library, announcements)) => {
+                if run.is_none() {
+                    self.make_room(&output, &program)?;
+                }
                 let options = self.options(&output, announcements.path());
                 let start = Start { program: &program, arguments, library: Some((&library, &options)) };
                 let running = start.run().map_err(|error| Refused::start(&program, &error))?;
-                self.follow(running, announcements)
+                let ended = self.follow(running, announcements);
+                if let Some(run) = run {
+                    run.finish(self.quiet);
+                }
+                ended
             }
             Err(refused) if self.or_run && refused.outcome != Outcome::CannotRun => {
                 complain(&format_args!("{}; it runs unrecorded", refused.message));
@@ -207,9 +217,28 @@ impl HeapCommand {
         }
     }
 
-    /// Returns the pattern of the recordings' names: absolute, in a directory that can be written
+    /// Returns the pattern of the recordings' names; with children, they lie in a directory that
+    /// is made.
+    fn run_output(&self, program: &Program) -> Result<(PathBuf, Option<RunDirectory>), Refused> {
+        if !self.children {
+            return Ok((self.output()?, None));
+        }
+        let (directory, file) = self.place()?;
+        let name = program.path().file_name().unwrap_or_default();
+        let run = RunDirectory::make(&directory, &file, name, self.force)
+            .map_err(|error| Refused::because(&directory.join(&file).display().to_string(), &error))?;
+        Ok((pattern(run.path().to_owned(), OsStr::new(USUAL_NAME)), Some(run)))
+    }
+
+    /// Returns the pattern of the recording's name: absolute, in a directory that can be written
     /// to.
     fn output(&self) -> Result<PathBuf, Refused> {
+        let (directory, file) = self.place()?;
+        Ok(pattern(directory, &file))
+    }
+
+    /// Returns a directory that can be written to, and the pattern of a name in it.
+    fn place(&self) -> Result<(PathBuf, OsString), Refused> {
         let asked = self.output.as_deref().unwrap_or(Path::new("."));
         if asked == Path::new("-") {
             let why = "a recording grows while the program runs, and is written to a file: give its name, as in \
@@ -217,11 +246,14 @@ impl HeapCommand {
             return Err(Refused { outcome: Outcome::Refused, message: format!("-: {why}") });
         }
         let unusable = |path: &Path, error: &io::Error| Refused::because(&path.display().to_string(), error);
-        if asked.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        let ends_with_slash = asked.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if ends_with_slash {
             Directory::open_or_make(asked).map_err(|error| unusable(asked, &error))?;
         }
-        let (directory, file) = if asked.is_dir() {
-            (asked, OsStr::new("%n.%p.cairn"))
+        // A directory of recordings is the result of an earlier run, and no place for another one.
+        let is_place = asked.is_dir() && (ends_with_slash || !has_index(asked));
+        let (directory, file) = if is_place {
+            (asked, OsStr::new(USUAL_NAME))
         } else {
             let directory = asked.parent().filter(|parent| !parent.as_os_str().is_empty());
             let file = asked.file_name().ok_or_else(|| Refused {
@@ -236,11 +268,7 @@ impl HeapCommand {
         let directory = fs::canonicalize(directory).map_err(|error| unusable(directory, &error))?;
         // An error must come before the program runs, not after.
         try_to_write(&directory).map_err(|error| unusable(&directory, &error))?;
-        // Percent signs in the names of directories are no fields.
-        let mut path = OsString::from(directory.into_os_string().to_string_lossy().replace('%', "%%"));
-        path.push("/");
-        path.push(file);
-        Ok(path.into())
+        Ok((directory, file.to_owned()))
     }
 
     /// With `--force`, removes the file that has the recording's name: the library replaces
@@ -250,7 +278,7 @@ impl HeapCommand {
             return Ok(());
         }
         let name = program.path().file_name().unwrap_or_default();
-        let Some(path) = name_without_pid(output, name) else { return Ok(()) };
+        let Some(path) = filled(output, name, None) else { return Ok(()) };
         let refused = |error: &io::Error| Refused::because(&path.display().to_string(), error);
         let (directory, name) = Directory::of(&path).map_err(|error| refused(&error))?;
         match directory.facts(&name) {
@@ -298,9 +326,10 @@ impl HeapCommand {
         let shows_status = !self.quiet && io::stderr().is_terminal();
         let mut recordings =
             Recordings::new(Some(running.process()), shows_status, self.max_size.unwrap_or(u64::MAX));
-        let (mut is_late, mut is_over) = (false, false);
-        // `--for` counts from the start of the recording: loading the program may take long.
-        let mut recorded_since = None;
+        if !self.children {
+            recordings = recordings.following_exec(self.force);
+        }
+        let mut is_late = false;
         let end = loop {
             let event = running.wait(tick).map_err(|error| not_run(&error))?;
             for announced in announcements.read().unwrap_or_default() {
@@ -320,13 +349,10 @@ impl HeapCommand {
                     &"the program runs, but does not record: the loader ignored LD_PRELOAD, or nothing was written",
                 );
             }
-            if recorded_since.is_none() && !recordings.is_empty() {
-                recorded_since = Some(Instant::now());
-            }
-            let recorded = recorded_since.map(|since| since.elapsed());
-            if !is_over && self.duration.is_some_and(|duration| recorded.is_some_and(|time| time >= duration))
-            {
-                is_over = true;
+            // `--for` counts from the start of the recording: loading the program may take long.
+            let is_over =
+                self.duration.zip(recordings.recorded_for()).is_some_and(|(limit, time)| time >= limit);
+            if is_over && !recordings.is_paused() {
                 recordings.pause();
             }
             if let Event::Ended(end) = event {
@@ -406,19 +432,48 @@ fn next_tick(tick: Duration, read_bytes: u64) -> Duration {
     }
 }
 
-/// Fills `%n` and `%%` into a pattern for names; nothing when the pattern contains the PID.
-fn name_without_pid(pattern: &Path, program: &OsStr) -> Option<PathBuf> {
-    let mut filled = Vec::new();
+/// The usual name of a recording.
+const USUAL_NAME: &str = "%n.%p.cairn";
+
+/// Returns the pattern of names in a directory, as the library reads it.
+fn pattern(directory: PathBuf, file: &OsStr) -> PathBuf {
+    // Percent signs in the names of directories are no fields.
+    let mut path = OsString::from(directory.into_os_string().to_string_lossy().replace('%', "%%"));
+    path.push("/");
+    path.push(file);
+    path.into()
+}
+
+/// Puts a number above 1 into a name, as the library does when a file has the name.
+fn numbered(name: &Path, number: u32) -> PathBuf {
+    if number <= 1 {
+        return name.to_owned();
+    }
+    let bytes = name.as_os_str().as_bytes();
+    let (stem, ending) = match bytes.strip_suffix(b".cairn") {
+        Some(stem) => (stem, ".cairn"),
+        None => (bytes, ""),
+    };
+    let mut name = OsStr::from_bytes(stem).to_owned();
+    name.push(format!(".{number}{ending}"));
+    name.into()
+}
+
+/// Fills `%n`, `%p` and `%%` into a pattern for names.
+///
+/// `None` when the pattern contains the PID and none is given.
+fn filled(pattern: &Path, program: &OsStr, process: Option<u32>) -> Option<PathBuf> {
+    let mut name = Vec::new();
     let mut bytes = pattern.as_os_str().as_bytes().iter();
     while let Some(&byte) = bytes.next() {
         match if byte == b'%' { bytes.next() } else { None } {
-            Some(b'p') => return None,
-            Some(b'n') => filled.extend_from_slice(program.as_bytes()),
-            Some(&other) => filled.push(other),
-            None => filled.push(byte),
+            Some(b'p') => name.extend_from_slice(process?.to_string().as_bytes()),
+            Some(b'n') => name.extend_from_slice(program.as_bytes()),
+            Some(&other) => name.push(other),
+            None => name.push(byte),
         }
     }
-    Some(OsString::from_vec(filled).into())
+    Some(OsString::from_vec(name).into())
 }
 
 /// Creates a file in a directory and removes it.
@@ -529,11 +584,15 @@ mod tests {
 
     #[test]
     fn force_replaces_names_without_the_pid() {
-        let name = |pattern: &str| name_without_pid(Path::new(pattern), OsStr::new("server"));
+        let name = |pattern: &str| filled(Path::new(pattern), OsStr::new("server"), None);
         assert_eq!(name("/var/%n.cairn").as_deref(), Some(Path::new("/var/server.cairn")));
         assert_eq!(name("/100%%/a.cairn").as_deref(), Some(Path::new("/100%/a.cairn")));
         assert_eq!(name("/var/50%").as_deref(), Some(Path::new("/var/50%")));
         assert_eq!(name("/var/%n.%p.cairn"), None);
+        let with_pid = filled(Path::new("%n.%p.cairn"), OsStr::new("server"), Some(12));
+        assert_eq!(with_pid.as_deref(), Some(Path::new("server.12.cairn")));
+        assert_eq!(numbered(Path::new("a.cairn"), 2), Path::new("a.2.cairn"));
+        assert_eq!(numbered(Path::new("a"), 3), Path::new("a.3"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use cairn_analysis::heap::schema::ScopeJson;
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{Folding, HeapRead, Names, Scope};
+use cairn_analysis::heap::{Folding, HeapProfile, HeapRead, Names, Scope, Suppressed};
 use cairn_analysis::source::{
     HeapFilter, HeapSource, InputFormat, ReadDetail, SourceError, SourceNames, SourceOptions, TimeSpan,
     is_complete,
@@ -14,6 +14,7 @@ use cairn_analysis::source::{
 use cairn_exchange::import::FORMATS;
 use clap::{Args, ValueEnum};
 
+use super::fold_options::{FoldOptions, KnownLeakOptions};
 use super::input_file::InputFile;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::output::{Outcome, complain, max_unpacked_bytes};
@@ -30,9 +31,8 @@ pub(crate) struct HeapInput {
     #[arg(long, value_name = "FORMAT")]
     input_format: Option<InputFormatName>,
 
-    /// Show the frames of the allocator and those before main too
-    #[arg(long)]
-    internals: bool,
+    #[command(flatten)]
+    folds: FoldOptions,
 
     #[command(flatten)]
     symbols: SymbolOptions,
@@ -128,8 +128,8 @@ pub(crate) fn failed(error: SourceError) -> io::Error {
 
 impl HeapInput {
     /// Combines the options of a command that opens its heap itself.
-    pub(crate) fn of_opened(filters: FilterOptions, internals: bool, symbols: SymbolOptions) -> Self {
-        Self { filters, input_format: None, internals, symbols }
+    pub(crate) fn of_opened(filters: FilterOptions, folds: FoldOptions, symbols: SymbolOptions) -> Self {
+        Self { filters, input_format: None, folds, symbols }
     }
 
     /// Opens a heap of any kind; an error names the file.
@@ -187,13 +187,29 @@ impl HeapInput {
     }
 
     /// The frames that are left out of stacks.
-    pub(crate) fn folding(&self) -> Folding {
-        Folding { allocator: !self.internals, startup: !self.internals }
+    pub(crate) fn folding(&self) -> io::Result<Folding> {
+        self.folds.folding()
+    }
+
+    /// Holds back the known leaks of a profile; returns them by name.
+    pub(crate) fn hold_back(
+        &self,
+        known: &KnownLeakOptions,
+        source: &HeapSource,
+        span: TimeSpan,
+        profile: &mut HeapProfile,
+        names: &mut Names<'_>,
+    ) -> io::Result<Vec<Suppressed>> {
+        known.hold_back(&self.folds, source, span, profile, names)
     }
 
     /// The names of a heap's frames.
-    pub(crate) fn names<'a>(&self, source: &'a HeapSource, symbols: &'a SourceNames) -> Names<'a> {
-        source.names(symbols, self.folding())
+    pub(crate) fn names<'a>(
+        &self,
+        source: &'a HeapSource,
+        symbols: &'a SourceNames,
+    ) -> io::Result<Names<'a>> {
+        Ok(source.names(symbols, self.folding()?))
     }
 
     /// The filters as they were written.

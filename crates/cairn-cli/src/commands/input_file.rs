@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_analysis::file_kind::{FileKind, WrongFile};
 
+use super::family::{name_one_of, read_family};
 use crate::output::max_unpacked_bytes;
 
 /// Maximum bytes to read from a pipe; 8 GiB, the limit of unpacked cores.
@@ -36,8 +37,14 @@ impl InputFile {
             let name = "standard input".to_owned();
             return Self::copy(stdin.lock(), &name).map(|copy| Self::of_copy(copy, name));
         }
-        // A pipe, as the shell's <(command) is one. Directories and missing files are for the
-        // reader to refuse.
+        if given.is_dir() {
+            let family = read_family(given)?;
+            return match family.members() {
+                [only] => Ok(Self { path: given.join(&only.file), name: None, _copy: None }),
+                _ => Err(io::Error::new(io::ErrorKind::IsADirectory, name_one_of(&family))),
+            };
+        }
+        // A pipe, as the shell's <(command) is one. Missing files are for the reader to refuse.
         let is_pipe = given.metadata().is_ok_and(|facts| facts.file_type().is_fifo());
         if is_pipe {
             let name = given.display().to_string();

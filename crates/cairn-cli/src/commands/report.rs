@@ -1,5 +1,6 @@
 //! `cairn report`: shows where the memory goes.
 
+mod family;
 mod page;
 mod print;
 
@@ -7,12 +8,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use cairn_analysis::heap::schema::{Limits, Report, ReportRequest};
-use cairn_analysis::heap::{
-    Cost, Direction, HeapRead, Names, Questions, Suppressed, Suppressions, Tree, TreeLimits,
-};
+use cairn_analysis::heap::{Cost, Direction, HeapRead, Names, Questions, Suppressed, Tree, TreeLimits};
 use cairn_analysis::source::{HeapSource, ReadDetail, TimeSpan};
 use clap::{Args, ValueEnum};
 
+use super::fold_options::KnownLeakOptions;
 use super::heap_input::{HeapInput, complain_about, failed, outcome_of, read, read_sliced, worse_of};
 use super::options::{
     CostName, ListOptions, OutputOptions, TextOutput, TimeOptions, ViewName, begin_file, cost_of,
@@ -31,7 +31,8 @@ use print::ReportPrinter;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportCommand {
     /// A recording, core file, minidump or file of another tool; - for standard input. Other tools
-    /// are heaptrack, pprof, the Firefox Profiler and call-stack-tracker
+    /// are heaptrack, pprof, the Firefox Profiler and call-stack-tracker. The programs of a
+    /// directory with recordings are compared
     file: PathBuf,
 
     /// Show only this view
@@ -45,9 +46,8 @@ pub(crate) struct ReportCommand {
     #[command(flatten)]
     times: TimeOptions,
 
-    /// Known leaks, as LeakSanitizer reads them: lines of leak:PATTERN. May be repeated
-    #[arg(long, value_name = "FILE")]
-    suppressions: Vec<PathBuf>,
+    #[command(flatten)]
+    known: KnownLeakOptions,
 
     #[command(flatten)]
     list: ListOptions,
@@ -108,10 +108,11 @@ Examples:
   cairn report core.4711 --by stack                        the blocks in a core file
   cairn report app.4711.cairn --filter thread=worker --filter size=1KiB..
   cairn report app.4711.cairn --format html -o app.html    a page for a browser
+  cairn report make.4711.cairn                             the programs that `cairn heap --children` recorded
   cairn report app.4711.cairn --suppressions lsan.supp --json | jq .leaked_bytes
 
-A frame is shown as function, file:line and [module]; an entry names the innermost frame outside the
-allocator.
+A frame is shown as function, file:line and [module]; an entry names your innermost frame: frames of the
+allocator, its wrappers, standard libraries and libraries are passed over (docs/book/my-code.md).
 Temporary: freed before its thread allocated another block, whatever was freed meanwhile and whichever
 thread frees. heaptrack counts otherwise: a free right behind an allocation of the same stack and
 size, in the order of all threads.
@@ -121,7 +122,9 @@ Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question;
 
 impl ReportCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let suppressions = self.read_suppressions()?;
+        if self.file.is_dir() {
+            return self.report_family(&self.file);
+        }
         // An output that cannot be written is refused before minutes of reading.
         let page = self.begin_page()?;
         let progress = Progress::begin("reading the events");
@@ -131,7 +134,7 @@ impl ReportCommand {
         }
         let outcome = match page {
             Some(page) => self.write_page(&heap.source, page, &progress)?,
-            None => self.answer(&heap.source, &suppressions, progress)?,
+            None => self.answer(&heap.source, progress)?,
         };
         Ok(worse_of(complain_about(&heap.source), outcome))
     }
@@ -147,7 +150,7 @@ impl ReportCommand {
             by: asked.by,
             cost: asked.cost,
             times: TimeOptions::default(),
-            suppressions: Vec::new(),
+            known: KnownLeakOptions::default(),
             list: asked.list,
             format: ReportFormat::Text,
             json: asked.json,
@@ -156,7 +159,7 @@ impl ReportCommand {
             output: asked.output,
             input: asked.input,
         };
-        let outcome = command.answer(source, &Suppressions::default(), progress)?;
+        let outcome = command.answer(source, progress)?;
         Ok(worse_of(complain_about(source), outcome))
     }
 
@@ -176,9 +179,9 @@ impl ReportCommand {
         if self.format() != ReportFormat::Html {
             return Ok(None);
         }
-        let is_chosen = self.by.is_some() || self.cost.is_some() || !self.suppressions.is_empty();
+        let is_chosen = self.by.is_some() || self.cost.is_some() || self.known.is_chosen();
         if is_chosen || self.list.full || self.list.is_limited() {
-            let text = "a page holds all views and costs: leave --by, --cost, --limit, --full and --suppressions out\n";
+            let text = "a page holds all views and costs: leave --by, --cost, --limit, --full and options of known leaks out\n";
             clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text).exit();
         }
         let path = self.html.as_deref().unwrap_or(&self.output.output);
@@ -189,7 +192,7 @@ impl ReportCommand {
         let span = self.times.span(source)?;
         let symbols = source.symbols();
         let answer = {
-            let mut names = self.input.names(source, &symbols);
+            let mut names = self.input.names(source, &symbols)?;
             let scope = self.input.scope(source, &mut names, span)?;
             let (answer, slices) = read_sliced(source, &scope, page::most_slices())?;
             progress.now("making the page");
@@ -201,12 +204,7 @@ impl ReportCommand {
         Ok(outcome_of(&answer))
     }
 
-    fn answer(
-        &self,
-        source: &HeapSource,
-        suppressions: &Suppressions,
-        progress: Progress,
-    ) -> io::Result<Outcome> {
+    fn answer(&self, source: &HeapSource, progress: Progress) -> io::Result<Outcome> {
         if let Some(question) = self.by.and_then(ViewName::question) {
             source.check(question).map_err(failed)?;
         }
@@ -215,13 +213,11 @@ impl ReportCommand {
         let cost = cost_of(source, self.cost, span)?;
         let symbols = source.symbols();
         let answer = {
-            let mut names = self.input.names(source, &symbols);
+            let mut names = self.input.names(source, &symbols)?;
             let scope = self.input.scope(source, &mut names, span)?;
             let mut answer = read(source, scope, self.detail())?;
-            let mut suppressed = Vec::new();
-            if !suppressions.is_empty() {
-                (suppressed, answer.profile) = suppressions.apply(&answer.profile, &mut names);
-            }
+            let suppressed =
+                self.input.hold_back(&self.known, source, span, &mut answer.profile, &mut names)?;
             drop(progress);
             let shown = Shown { source, answer: &answer, suppressed: &suppressed, span, cost };
             self.show(&shown, names, symbols.are_from_files(), output)?;
@@ -305,18 +301,6 @@ impl ReportCommand {
             Some(ViewName::Time) => printer.time()?,
         }
         output.finish()
-    }
-
-    fn read_suppressions(&self) -> io::Result<Suppressions> {
-        let mut all = Suppressions::default();
-        for path in &self.suppressions {
-            let bad =
-                |error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
-            let text = std::fs::read(path).map_err(|error| bad(&error))?;
-            let text = String::from_utf8_lossy(&text);
-            all.extend(Suppressions::parse(&text).map_err(|error| bad(&error))?);
-        }
-        Ok(all)
     }
 
     fn limits(&self) -> Limits {

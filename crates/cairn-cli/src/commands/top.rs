@@ -155,7 +155,7 @@ impl Top {
         };
         let name = file.name().map_or_else(|| file.path().display().to_string(), str::to_owned);
         let filters = Filters { filters: self.input.filters(), texts: self.input.filter_texts() };
-        let app = App::new(name, wish, self.input.folding(), filters, is_interactive);
+        let app = App::new(name, wish, self.input.folding()?, filters, is_interactive);
         let naming = Naming::begin(options.symbols, heap.own_names());
         let watch = Watch::begin(heap, self.interval);
         let (outcome, failure) = if is_interactive {

@@ -101,7 +101,7 @@ impl ViewCommand {
         options.port = self.port;
         options.uses_ipv6 = self.ipv6;
         options.source = self.input.source_options();
-        options.folding = self.input.folding();
+        options.folding = self.input.folding()?;
         options.state = state;
         options.sources = self.source.iter().map(|text| source_root(text)).collect::<io::Result<_>>()?;
         let view = View::bind(options)?;

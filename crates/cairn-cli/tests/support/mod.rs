@@ -131,10 +131,12 @@ impl From<Output> for Shown {
 }
 
 /// Runs `program` plain and recorded: both must show the same. The recording lies in `directory`.
+#[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) fn same_as_plain(directory: &Path, program: &Path, arguments: &[&str]) -> Shown {
     same_as_plain_with(directory, program.as_os_str(), arguments, &[])
 }
 
+#[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) fn same_as_plain_with(
     directory: &Path,
     program: &OsStr,
@@ -150,22 +152,32 @@ pub(crate) fn same_as_plain_with(
     recorded
 }
 
-/// The recordings in `directory`, by name.
+/// The recordings in `directory`, by name; also in those that hold the recordings of one run.
 pub(crate) fn recordings(directory: &Path) -> Vec<Recording> {
     let mut paths: Vec<PathBuf> = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension() == Some(OsStr::new("cairn")))
+        .flat_map(with_content)
+        .filter(|path| path.extension() == Some(OsStr::new("cairn")) && path.is_file())
         .collect();
     paths.sort();
     paths.iter().map(|path| Recording::read(path)).collect()
 }
 
 /// The only one.
+#[allow(dead_code, reason = "not all that use this module need it")]
 pub(crate) fn recording(directory: &Path) -> Recording {
     let mut all = recordings(directory);
     assert_eq!(all.len(), 1, "{:?}", all.iter().map(|one| &one.path).collect::<Vec<_>>());
     all.remove(0)
+}
+
+/// A path; of a directory that `cairn heap` made, also the paths in it.
+fn with_content(path: PathBuf) -> Vec<PathBuf> {
+    let is_made = path.is_dir() && path.to_string_lossy().contains(".cairn");
+    let entries = is_made.then(|| fs::read_dir(&path).unwrap()).into_iter().flatten();
+    let inside: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    std::iter::once(path).chain(inside).collect()
 }
 
 /// Recorded counts of blocks of one size.

@@ -341,7 +341,7 @@ impl<'n, 'a> HeapProfileBuilder<'n, 'a> {
         self.names
             .find_stacks(rows.iter().map(|(asker, _)| asker.stack).filter(|&stack| stack != LOST_STACK));
         for (asker, values) in rows {
-            let stack = self.stack(asker.position);
+            let stack = self.stack(asker.end);
             at.insert(asker.stack, stack);
             let index = *self.samples.entry(stack).or_insert_with(|| {
                 self.profile.samples.push(Sample { stack, values: vec![0; values.len()] });

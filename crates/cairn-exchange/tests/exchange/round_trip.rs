@@ -16,7 +16,7 @@ use crate::subject::{ExportedFrame, by_stack, converted, export, profile_of, rec
 fn asked(file: &Imported, scope: &Scope) -> Profile {
     let read = file.read(scope).expect("it was just written");
     assert_eq!(read.unmatched_frees, 0);
-    let folding = Folding { allocator: false, startup: false };
+    let folding = Folding::none();
     let mut questions = Questions::new(&read.sums, Names::new(file.stacks(), file, folding));
     Profile::of_heap(&mut questions).0
 }

@@ -109,7 +109,7 @@ pub(crate) fn opened(program: Program) -> HeapRecording {
 pub(crate) fn with_subject<R>(heap: &HeapRecording, take: impl FnOnce(&Subject<'_>) -> R) -> R {
     let scope = Scope::default();
     let answer = heap.read(scope.clone()).expect("it lies in memory");
-    let folding = Folding { allocator: false, startup: false };
+    let folding = Folding::none();
     let mut questions = Questions::new(&answer.profile, Names::new(heap.stacks(), &Table, folding));
     let (mut profile, stacks) = Profile::of_heap(&mut questions);
     profile.title = "program --flag".into();
@@ -193,7 +193,7 @@ pub(crate) fn deep(frames: u32) -> HeapRecording {
 pub(crate) fn converted(file: &Imported, target: Target) -> Result<Vec<u8>, ExchangeError> {
     let scope = Scope::default();
     let answer = file.read(&scope)?;
-    let folding = Folding { allocator: false, startup: false };
+    let folding = Folding::none();
     let mut questions = Questions::new(&answer.sums, Names::new(file.stacks(), file, folding));
     let (profile, stacks) = Profile::of_heap(&mut questions);
     let events = HeapEvents {
@@ -230,7 +230,7 @@ pub(crate) fn written_image(
         sums.allocated(object, block.stack, 0, block.size_bytes, 0);
     }
     let (sums, scope) = (sums.finish(0), Scope::default());
-    let folding = Folding { allocator: false, startup: false };
+    let folding = Folding::none();
     let mut questions = Questions::new(&sums, Names::new(heap.stacks(), &Table, folding));
     let (profile, stacks) = Profile::of_heap(&mut questions);
     let source = EventSource::Live(blocks);

@@ -26,6 +26,8 @@
 //! | 0x0180 | [`EXIT_COUNTER`] | program: the counter when it ended through `exit`; 0 before that, or without a reading |
 //! | 0x0188 | [`EXIT_MONOTONIC_NANOS`] | program: the monotonic clock at [`EXIT_COUNTER`] |
 //! | 0x0190 | [`EXIT_WALL_NANOS`] | program: the wall clock at [`EXIT_COUNTER`] |
+//! | 0x01a0 | [`IN_EXEC`] | program: 1 while it calls `exec`, and so for good when that succeeds |
+//! | 0x0200 | [`NEW_PATH`] | command: where the file is since the command has renamed it; empty before |
 //! | 0x1000 | [`FREE_RING`] | command: numbers of segments (u32) that were drained and may be taken again |
 //! | 0x5000 | [`OWN_MEMORY`] | program: memory of the recorder beside the spool |
 //! | 0x8000 | [`FACTS`] | program: `name=value` pairs, each ended by a NUL, see `docs/book/reference/format.md` |
@@ -80,6 +82,15 @@ pub const EXIT_MONOTONIC_NANOS: usize = 0x188;
 /// The wall clock at `exit`.
 pub const EXIT_WALL_NANOS: usize = 0x190;
 /// See the [table](self).
+pub const IN_EXEC: usize = 0x1a0;
+/// The path of the file when the command has renamed it, ended by a NUL.
+///
+/// Written before the file is renamed. The program opens its file again to extend it: by the path
+/// at which it made the file, and by this one if no file or another one is there.
+pub const NEW_PATH: usize = 0x200;
+/// Room for [`NEW_PATH`], its NUL included.
+pub const NEW_PATH_BYTES: usize = FREE_RING - NEW_PATH;
+/// See the [table](self).
 pub const FREE_RING: usize = 0x1000;
 /// Entries of the [`FREE_RING`]; entry `n % FREE_RING_ENTRIES` is the `n`-th that is given.
 pub const FREE_RING_ENTRIES: usize = 4096;
@@ -94,6 +105,8 @@ pub const FACTS: usize = 0x8000;
 /// Room for the facts.
 pub const FACTS_LIMIT_BYTES: usize = 0x8000;
 
+// The kernel reads a path of up to 4,096 bytes there, whatever the file contains.
+const _: () = assert!(NEW_PATH + 4096 <= super::SEGMENT_BYTES);
 const _: () = assert!(FREE_RING + FREE_RING_ENTRIES * 4 <= OWN_MEMORY);
 const _: () = assert!(OWN_MEMORY + OWN_MEMORY_ENTRIES * 16 <= FACTS);
 const _: () = assert!(FACTS + FACTS_LIMIT_BYTES == super::SEGMENT_BYTES);

@@ -57,6 +57,23 @@ unsafe fn with_own(
     unsafe { own.with(environment.cast(), &mut f) }
 }
 
+/// As [`with_own`], for a function that returns only if it fails.
+///
+/// # Safety
+///
+/// As for [`with_own`].
+unsafe fn replaced(
+    environment: CTexts,
+    takes_library: impl FnOnce() -> bool,
+    f: impl FnMut(CTexts) -> c_int,
+) -> c_int {
+    start::note_exec(true);
+    // SAFETY: the caller promises an environment that is valid for `exec`.
+    let result = unsafe { with_own(start::variables_for_exec(), environment, takes_library, f) };
+    start::note_exec(false);
+    result
+}
+
 /// Returns whether the next program can read this library. That program may have another user's
 /// rights or another root.
 fn is_reachable(library: &'static [u8]) -> bool {
@@ -74,7 +91,7 @@ pub unsafe extern "C" fn execve(path: CText, arguments: CTexts, environment: CTe
     // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::takes_library(path);
-        with_own(start::variables_for_exec(), environment, takes_library, |new| real(path, arguments, new))
+        replaced(environment, takes_library, |new| real(path, arguments, new))
     }
 }
 
@@ -97,7 +114,7 @@ pub unsafe extern "C" fn execvpe(file: CText, arguments: CTexts, environment: CT
     // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::found_takes_library(file);
-        with_own(start::variables_for_exec(), environment, takes_library, |new| real(file, arguments, new))
+        replaced(environment, takes_library, |new| real(file, arguments, new))
     }
 }
 
@@ -120,7 +137,7 @@ pub unsafe extern "C" fn fexecve(file: c_int, arguments: CTexts, environment: CT
     // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::file_takes_library(&ReadOnly::of_program(file));
-        with_own(start::variables_for_exec(), environment, takes_library, |new| real(file, arguments, new))
+        replaced(environment, takes_library, |new| real(file, arguments, new))
     }
 }
 
@@ -145,9 +162,7 @@ pub unsafe extern "C" fn execveat(
                 target::at_takes_library(directory, path)
             }
         };
-        with_own(start::variables_for_exec(), environment, takes_library, |new| {
-            real(directory, path, arguments, new, flags)
-        })
+        replaced(environment, takes_library, |new| real(directory, path, arguments, new, flags))
     }
 }
 

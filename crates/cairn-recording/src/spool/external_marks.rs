@@ -123,6 +123,25 @@ pub fn command_in(spool: &File, command: control::Command) -> io::Result<()> {
     spool.write_all_at(&command.to_word().to_le_bytes(), control::COMMAND as u64)
 }
 
+/// Tells the program that writes this open spool that its file will be at `path`. To be called
+/// before the file is renamed: the program opens the file by its path to extend it.
+///
+/// # Errors
+///
+/// When the path is too long or contains a NUL, and as [`command_in`].
+pub fn announce_rename_in(spool: &File, path: &Path) -> io::Result<()> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if bytes.is_empty() || bytes.len() >= control::NEW_PATH_BYTES || bytes.contains(&0) {
+        return Err(io::ErrorKind::InvalidFilename.into());
+    }
+    if !is_spool(spool)? {
+        return Err(closed());
+    }
+    let mut text = bytes.to_vec();
+    text.push(0);
+    spool.write_all_at(&text, control::NEW_PATH as u64)
+}
+
 fn is_spool(file: &File) -> io::Result<bool> {
     let mut header = [0; FILE_HEADER_BYTES];
     file.read_exact_at(&mut header, 0)?;

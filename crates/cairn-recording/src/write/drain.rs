@@ -363,6 +363,15 @@ impl Drain {
         }
     }
 
+    /// Returns whether the program has called `exec`, and that call has not failed.
+    ///
+    /// If the process has ended since, or announced another program, the program of this spool
+    /// became another one.
+    #[must_use]
+    pub fn is_in_exec(&self) -> bool {
+        self.shared.load(control::IN_EXEC as u64) != 0
+    }
+
     /// Opens the packed file again: whatever its name leads to by now.
     ///
     /// # Errors
@@ -497,14 +506,15 @@ impl Drain {
         let recorded = self.output.end;
         let is_exiting = self.shared.load(control::EXITING as u64) != 0;
         let unsaid = control_words::unsaid_end(state, is_exiting);
+        let has_become_other = self.is_in_exec().then_some(EndReason::Exec);
         match self.ending.known {
             // Later events were not recorded, however the process ended then.
             _ if matches!(state, control::State::Paused | control::State::Full) => {
                 recorded.or(Some(EndReason::Stopped))
             }
             // That a process is gone says less than its own word.
-            Some(EndReason::Gone) => recorded.or(unsaid).or(self.ending.known),
-            known => recorded.or(known).or(unsaid),
+            Some(EndReason::Gone) => recorded.or(has_become_other).or(unsaid).or(self.ending.known),
+            known => recorded.or(has_become_other).or(known).or(unsaid),
         }
     }
 

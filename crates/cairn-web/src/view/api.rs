@@ -73,7 +73,7 @@ impl Api {
             catalogue: Catalogue::new(options.shown),
             naming: Naming {
                 source: options.source,
-                folding: options.folding,
+                folding: options.folding.clone(),
                 most_calls: match options.state.limit {
                     PageLimit::Everything => usize::MAX,
                     _ => PageOptions::default().most_calls,

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use cairn_analysis::heap::{DiffTree, HeapRead, Names, Questions, Scope, Sums};
+use cairn_analysis::heap::{DiffTree, HeapRead, Names, Questions, Scope, Sums, find_common_wrappers};
 use cairn_analysis::source::HeapSource;
 use serde::Serialize;
 
@@ -69,12 +69,13 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
         let (scope, words) = scope(source, &all, names, part)?;
         Ok((read_whole(source, scope)?, words))
     };
-    let mut names = first.names(first_namer, naming.folding);
+    let mut names = first.names(first_namer, naming.folding.clone());
     let (first_read, first_words) = read(&first, &mut names, &before.part)?;
+    let mut other_names = second.names(second_namer, naming.folding.clone());
+    let (second_read, second_words) = read(&second, &mut other_names, &after.part)?;
+    find_common_wrappers((&first_read.profile, &mut names), (&second_read.profile, &mut other_names));
     let mut first_questions = Questions::new(&first_read.profile, names);
-    let mut names = second.names(second_namer, naming.folding);
-    let (second_read, second_words) = read(&second, &mut names, &after.part)?;
-    let mut second_questions = Questions::new(&second_read.profile, names);
+    let mut second_questions = Questions::new(&second_read.profile, other_names);
     let tree = DiffTree::of(&mut first_questions, &mut second_questions, MOST_CALLS);
     let side_json = |read: &HeapRead, part: &Part, words: Vec<String>, source: &HeapSource| SideJson {
         unfreed: source.unfreed(part.span()).word(),

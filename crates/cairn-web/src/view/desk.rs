@@ -263,7 +263,7 @@ fn answer_from_file(
         Err(why) => return refuse(queue, first, &why),
     };
     let namer = cached_names.of_source(&source, naming);
-    let mut names = source.names(namer, naming.folding);
+    let mut names = source.names(namer, naming.folding.clone());
     let (mut whole, mut answers) = (None, Answers::new(version));
     let mut waiting = first;
     loop {
@@ -324,7 +324,7 @@ fn follow(
         };
         let mut waiting = asked?;
         let stacks = live.stacks();
-        let mut names = Names::new(&stacks, cached_names.of(&stacks, naming), naming.folding);
+        let mut names = Names::new(&stacks, cached_names.of(&stacks, naming), naming.folding.clone());
         let (mut whole, mut answers) = (None, Answers::new(*version));
         let mut worked = began.elapsed();
         loop {
@@ -334,7 +334,7 @@ fn follow(
                     // Parts are read as a whole: what is added up while it grows is all of it.
                     let source = open(path, naming).map_err(NoAnswer::Unreadable)?;
                     let namer = names_of_parts.of_source(&source, naming);
-                    let mut names = source.names(namer, naming.folding);
+                    let mut names = source.names(namer, naming.folding.clone());
                     return part_of(&source, &read(&source, Scope::default())?, &mut names, part, naming);
                 }
                 let (read, slices) =

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use cairn_files::Directory;
 use cairn_format::recording::control::{Command, EarlyEnd};
 use cairn_recording::{Drain, EndReason, Finding, Status, command_from_outside};
-use cairn_run::{Announcement, End, Program, terminal_takes_lines};
+use cairn_run::{Announcement, End, Numbering, Program, terminal_takes_lines};
 
+use super::chain::{Chain, Closed};
 use super::holder::{self, Holder};
 use super::own_share::OwnShare;
 use super::summary;
@@ -45,6 +46,8 @@ struct Recording {
     packed: Option<io::Result<()>>,
     /// The packed recording, once that is done.
     packed_file: Option<File>,
+    /// The program called `exec` before it was gone.
+    became_other: bool,
 }
 
 impl Recording {
@@ -74,6 +77,7 @@ impl Recording {
             end: None,
             packed: None,
             packed_file: None,
+            became_other: false,
         }
     }
 
@@ -168,6 +172,7 @@ impl Recording {
         let file = match self.drain.take() {
             Some(mut drain) => {
                 let file = drain.packed_file()?;
+                self.became_other = drain.is_in_exec();
                 if let Some(reason) = reason {
                     drain.ended(reason);
                 }
@@ -203,6 +208,23 @@ impl Recording {
             let _ = directory.remove(fresh);
         }
         packed.map(|()| file)
+    }
+
+    /// Says why packing has failed, and where the recording is.
+    fn complain_of(&self, error: &io::Error) {
+        let name = self.path.display();
+        if self.path.exists() {
+            complain(&format_args!("{name}: {error}; the recording is left as the program wrote it"));
+        } else if self.fresh.exists() {
+            complain(&format_args!(
+                "{name}: {error}; what was recorded until then is in {}",
+                self.fresh.display()
+            ));
+        } else {
+            complain(&format_args!(
+                "{name}: the recording was deleted or moved while the program ran; nothing of it is left here"
+            ));
+        }
     }
 
     /// Returns the directory, and the names of the packed file and of the spool in it.
@@ -281,6 +303,10 @@ pub(super) struct Recordings {
     is_paused: bool,
     /// Processes that announced that they cannot be recorded.
     unrecorded: Vec<u32>,
+    /// The programs that the one process was before; `None` if several processes are recorded.
+    chain: Option<Chain>,
+    /// When the first program began that was not dropped.
+    recorded_since: Option<Instant>,
 }
 
 /// The status line on the terminal.
@@ -305,7 +331,17 @@ impl Recordings {
             runs: None,
             is_paused: false,
             unrecorded: Vec::new(),
+            chain: None,
+            recorded_since: None,
         }
+    }
+
+    /// Gives the name of the first recording to that of the last program of the process.
+    ///
+    /// With `replaces`, that replaces a file of this name.
+    pub(super) fn following_exec(mut self, replaces: bool) -> Self {
+        self.chain = Some(Chain::new(replaces));
+        self
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -313,13 +349,15 @@ impl Recordings {
     }
 
     pub(super) fn add(&mut self, announced: Announcement) {
-        let Announcement { process, path, failure } = announced;
+        let Announcement { process, path, numbering, failure } = announced;
         match failure {
             None => {
                 // Its earlier executables were announced, or have ended.
                 if self.started == Some(process) {
                     self.runs = None;
                 }
+                let path = self.follow_exec(process, path, numbering);
+                self.recorded_since.get_or_insert_with(Instant::now);
                 // It has become another program by `exec`.
                 for one in self.all.iter_mut().filter(|one| one.process == process && !one.is_over) {
                     (one.is_over, one.end) = (true, Some(EndReason::Exec));
@@ -339,6 +377,35 @@ impl Recordings {
                 complain(&format_args!("process {process} is not recorded: {}: {reason}", path.display()));
             }
         }
+    }
+
+    /// Closes the recording of the program that the process was before.
+    ///
+    /// Returns where the recording of the present program is then.
+    fn follow_exec(&mut self, process: u32, path: PathBuf, numbering: Numbering) -> PathBuf {
+        self.clear_line();
+        let Some(chain) = &mut self.chain else { return path };
+        // There is one open recording, that of the present program.
+        if let Some(mut one) = self.all.pop_if(|one| one.process == process) {
+            let finished = one.finish(Some(EndReason::Exec));
+            match (finished, &one.packed_file, &one.directory) {
+                (Ok(()), Some(file), Ok(directory)) => {
+                    chain.leave(&Closed { file, path: &one.path, directory }, &path, numbering);
+                }
+                (finished, ..) => {
+                    if let Err(error) = finished {
+                        one.complain_of(&error);
+                    }
+                    chain.leave_broken(&one.path);
+                }
+            }
+            // Shims do not count, also where they took all of the time.
+            if chain.has_only_dropped() {
+                self.recorded_since = None;
+                self.is_paused = false;
+            }
+        }
+        chain.place(process, path, numbering)
     }
 
     /// True if all recordings have ended.
@@ -378,6 +445,17 @@ impl Recordings {
     pub(super) fn read_bytes(&self) -> u64 {
         let open = self.all.iter().filter(|one| one.packed.is_none());
         open.filter_map(|one| one.status).map(|status| status.read_bytes).sum()
+    }
+
+    /// Returns for how long the first program of note is recorded; programs that were dropped do
+    /// not count.
+    pub(super) fn recorded_for(&self) -> Option<Duration> {
+        self.recorded_since.map(|since| since.elapsed())
+    }
+
+    /// True once all recordings are paused.
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused
     }
 
     /// Pauses all recordings, and new ones as they come.
@@ -453,7 +531,7 @@ impl Recordings {
         self.clear_line();
         let first = self.all.first().map(|one| one.process);
         let last = self.all.iter().rposition(|one| Some(one.process) == first);
-        let (mut before, mut children) = (Vec::new(), Vec::new());
+        let mut before = Vec::new();
         let mut main = None;
         for (index, one) in self.all.iter_mut().enumerate() {
             if Some(one.process) != first {
@@ -468,47 +546,33 @@ impl Recordings {
             };
             match one.finish(reason) {
                 Ok(()) if Some(index) == last => {
+                    if let (Some(chain), Ok(directory)) = (&mut self.chain, &one.directory) {
+                        one.path = chain.claim(directory, &one.path);
+                    }
                     main = Some((one.process, one.path.clone(), one.packed_file.take()));
                 }
                 Ok(()) if Some(one.process) == first => before.push(one.path.clone()),
-                Ok(()) => children.push(one.path.clone()),
+                Ok(()) => {}
                 Err(error) => {
-                    let name = one.path.display();
-                    if one.path.exists() {
-                        complain(&format_args!(
-                            "{name}: {error}; the recording is left as the program wrote it"
-                        ));
-                        if Some(index) == last {
-                            let spool = one.directory.as_ref().ok().zip(one.path.file_name());
-                            let spool = spool.and_then(|(directory, name)| directory.read(name).ok());
-                            main = Some((one.process, one.path.clone(), spool));
-                        }
-                    } else if one.fresh.exists() {
-                        complain(&format_args!(
-                            "{name}: {error}; what was recorded until then is in {}",
-                            one.fresh.display()
-                        ));
-                    } else {
-                        complain(&format_args!(
-                            "{name}: the recording was deleted or moved while the program ran; nothing of it is left here"
-                        ));
+                    one.complain_of(&error);
+                    if Some(index) == last && one.path.exists() {
+                        let spool = one.directory.as_ref().ok().zip(one.path.file_name());
+                        let spool = spool.and_then(|(directory, name)| directory.read(name).ok());
+                        main = Some((one.process, one.path.clone(), spool));
                     }
                 }
             }
         }
+        let became_other = last.and_then(|last| self.all.get(last)).is_some_and(|one| one.became_other);
         if is_quiet {
             return;
-        }
-        if !children.is_empty() {
-            complain(&format_args!(
-                "{}: {}",
-                counted(children.len() as u64, "child recording"),
-                few(&children)
-            ));
         }
         if !before.is_empty() {
             let programs = counted(before.len() as u64, "other program");
             complain(&format_args!("before, it was {programs}: {}", few(&before)));
+        }
+        if let Some(text) = self.chain.as_ref().and_then(Chain::text) {
+            complain(&text);
         }
         let Some((process, path, Some(file))) = main else { return };
         let length = file.metadata().map_or(0, |data| data.len());
@@ -518,11 +582,15 @@ impl Recordings {
         let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let outcome =
             cairn_recording::Recording::open(&opened).map_err(io::Error::other).and_then(|recording| {
+                const UNRECORDED: &str = "it then became another program, which is not recorded";
                 let runs = self.runs.as_deref().filter(|_| self.started == Some(process));
                 if let Some(path) = runs.and_then(|path| replacement(&recording, path)) {
                     let why = Program::find(path.as_os_str()).ok().as_ref().and_then(hidden_by);
                     let why = why.map_or_else(|| path.display().to_string(), |obstacle| obstacle.to_string());
-                    complain(&format_args!("it then became another program, which is not recorded: {why}"));
+                    complain(&format_args!("{UNRECORDED}: {why}"));
+                } else if became_other {
+                    // It was too short to be seen, or another user's.
+                    complain(&UNRECORDED);
                 }
                 summary::write(&mut crate::output::stderr(), recording, &path)
             });
@@ -546,7 +614,7 @@ fn replacement(recording: &cairn_recording::Recording, ran: &Path) -> Option<Pat
 }
 
 /// Lists the first names and the number of the others.
-fn few(paths: &[PathBuf]) -> String {
+pub(super) fn few(paths: &[PathBuf]) -> String {
     const SHOWN: usize = 3;
     let names = paths.iter().take(SHOWN).map(|path| {
         path.file_name()

@@ -11,11 +11,13 @@ use cairn_analysis::heap::{
 use cairn_recording::{Finding, Recording};
 use cairn_symbols::SymbolizerOptions;
 
+use crate::commands::fold_options::{FoldOptions, KnownLeakOptions};
+use crate::commands::folding_text::{known_leaks_text, wrappers_text};
 use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
 use crate::commands::symbol_options::advice_on_names;
 use crate::commands::unseen::why_nothing_was_seen;
-use crate::output::printable;
+use crate::output::{complain, printable};
 
 /// Number of places of each kind.
 const PLACES: usize = 5;
@@ -28,14 +30,23 @@ const NUMBERS: usize = 28;
 pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> io::Result<()> {
     let heap = HeapRecording::new(recording);
     // Without a summary, reports take longer and show the same: errors are ignored.
-    let read = heap.write_summary(path, SummarySize::Small).map_err(io::Error::other)?.read;
+    let mut read = heap.write_summary(path, SummarySize::Small).map_err(io::Error::other)?.read;
     let symbols = heap.symbols(SymbolizerOptions::new());
-    let names = Names::new(heap.stacks(), &symbols, Folding::default());
+    let options = FoldOptions::default();
+    // A faulty project file must not cost the summary: the next command says what is wrong with it.
+    let folding = options.folding().unwrap_or_else(|error| {
+        complain(&error);
+        Folding::default()
+    });
+    let mut names = Names::new(heap.stacks(), &symbols, folding);
+    let unfreed = Unfreed::of(heap.recording());
+    let known = KnownLeakOptions::default();
+    let held_back = known.hold_back_of(&options, unfreed.is_leaked(), &mut read.profile, &mut names);
+    let held_back = held_back.unwrap_or_default();
     let mut questions = Questions::new(&read.profile, names);
     if let Some(early) = heap.recording().ended_early() {
         writeln!(out, "cairn: {early}")?;
     }
-    let unfreed = Unfreed::of(heap.recording());
     write_totals(out, &questions, unfreed)?;
     if read.profile.totals.allocations == 0 {
         let why = why_nothing_was_seen(&heap, read.profile.sampling);
@@ -65,6 +76,12 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
         ("Most temporary blocks", Cost::Temporary),
     ] {
         write_places(out, &mut questions, title, cost)?;
+    }
+    if let Some(wrappers) = wrappers_text(&questions) {
+        writeln!(out, "\n  note: {}", printable(&wrappers))?;
+    }
+    if let Some(known) = known_leaks_text(&held_back) {
+        writeln!(out, "\n  note: {}", printable(&known))?;
     }
     if let Some(why) = advice_on_names(questions.names()) {
         writeln!(out, "\n  note: {why}")?;

@@ -9,6 +9,7 @@ use std::path::Path;
 use cairn_analysis::heap::schema::ReportRequest;
 use cairn_analysis::heap::{Amount, Cost, Entry, Group, LineId, Position, Questions, Sampling, Tree};
 
+use crate::commands::folding_text::{StackLine, folding_notes, known_leaks_text, stack_lines};
 use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{
     bytes, count, counted, curve, duration, name_and_place, percent, shortened, stretched, width,
@@ -25,6 +26,8 @@ pub(super) struct ReportPrinter<'p, 'q, W> {
     file: &'p Path,
     palette: Palette,
     width: usize,
+    /// Frames of printed stacks that were folded.
+    folded: usize,
     /// Stacks whose frames were printed.
     shown: HashSet<(u32, Position)>,
     /// The reason for an empty answer.
@@ -41,8 +44,9 @@ pub(super) struct ReportPrinter<'p, 'q, W> {
 
 /// Columns in front of the names: share, value, blocks.
 const NUMBERS: usize = 33;
-/// Frames that are shown of a stack; more only on demand.
-const FRAMES: usize = 4;
+/// Lines of a stack below its first one; more only on demand. 6, because a line that hides two
+/// frames saves one line and hides two answers.
+const FRAMES: usize = 6;
 /// Rows of the curve.
 const CURVE_ROWS: usize = 6;
 
@@ -63,6 +67,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
             file,
             palette: Palette::of_stdout(),
             width: width(),
+            folded: 0,
             shown: HashSet::new(),
             unseen,
             has_frees: true,
@@ -395,25 +400,28 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         let dim = self.palette.dim;
         let indent = " ".repeat(NUMBERS);
         let frames = self.questions.frames(stack, asker);
+        self.folded += self.questions.left_out(stack, asker);
         let callers = frames.get(1..).unwrap_or_default();
         // The same stack is often at the top of several lists.
         if !self.full && !callers.is_empty() && !self.shown.insert((stack, asker)) {
             return writeln!(self.output, "{indent}{dim}← as above{dim:#}");
         }
-        let most = if self.full { usize::MAX } else { FRAMES };
-        let shown: Vec<Option<LineId>> = if callers.len() <= most {
-            callers.iter().copied().map(Some).collect()
+        let lines = if self.full {
+            callers.iter().copied().map(StackLine::Frame).collect()
         } else {
-            let inner = callers[..most - 2].iter().copied().map(Some);
-            inner.chain([None]).chain(callers.last().copied().map(Some)).collect()
+            stack_lines(self.questions.names(), frames[0], callers, FRAMES)
         };
-        for frame in shown {
+        for line in lines {
             write!(self.output, "{indent}{dim}← {dim:#}")?;
-            match frame {
-                Some(line) => self.frame(line, NUMBERS + 2)?,
-                None => {
-                    let left_out = callers.len() + 1 - most;
-                    writeln!(self.output, "{dim}… {left_out} frames …{dim:#}")?;
+            match line {
+                StackLine::Frame(line) => self.frame(line, NUMBERS + 2)?,
+                StackLine::LeftOut { frames, of } => {
+                    writeln!(
+                        self.output,
+                        "{dim}… {}{} …{dim:#}",
+                        counted(frames as u64, "frame"),
+                        printable(&of)
+                    )?;
                 }
             }
         }
@@ -542,19 +550,19 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
     }
 
     fn suppressed(&mut self) -> io::Result<()> {
-        if self.asked.suppressed.is_empty() {
+        let of_user: Vec<_> = self.asked.suppressed.iter().filter(|entry| entry.reason.is_none()).collect();
+        if of_user.is_empty() {
             return Ok(());
         }
         let what = if self.words(Cost::Leaked).0 == "leaked" { "leaks" } else { "leaks, alive here" };
         self.heading(&format!("Known {what}, held back"))?;
-        for held_back in self.asked.suppressed {
+        for held_back in of_user {
             let value = bytes(held_back.bytes);
-            let pattern = held_back.pattern.to_string();
             writeln!(
                 self.output,
                 "         {value:>10} {:>10} × leak:{}",
                 count(held_back.blocks),
-                printable(&pattern)
+                printable(&held_back.name)
             )?;
         }
         writeln!(self.output)
@@ -589,6 +597,9 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         if sum > 0 {
             notes.push(format!("{} were contradictory and were left out", counted(sum, "event")));
         }
+        let texts = known_leaks_text(self.asked.suppressed).into_iter();
+        let texts = texts.chain(folding_notes(self.questions, self.folded));
+        notes.extend(texts.map(|text| printable(&text).into_owned()));
         notes.extend(self.asked.about.notes.iter().cloned());
         if self.has_names {
             notes.extend(advice_on_names(self.questions.names()));

@@ -224,7 +224,7 @@ impl App {
             about: &seen.about,
             stacks: &seen.stacks,
             namer: naming,
-            folding: self.folding,
+            folding: self.folding.clone(),
             filters: &self.filters.filters,
             before,
             zero,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use cairn_analysis::heap::slices::{SliceEntry, Slices};
 use cairn_analysis::heap::{
     About, Cost, Folding, Group, HeapProfile, LOST_STACK, Namer, Names, Position, Questions, Stacks, Sums,
-    stacks_with,
+    stacks_in_focus, stacks_with,
 };
 use cairn_analysis::source::HeapFilter;
 use cairn_web::shown;
@@ -199,8 +199,12 @@ const CALLERS: usize = 5;
 
 impl TableSource<'_> {
     pub(super) fn table(&self, wish: &Wish) -> Table {
-        let mut names = Names::new(self.stacks, self.namer, self.folding);
-        let counted = stacks_of(self.filters, &mut names);
+        let mut names = Names::new(self.stacks, self.namer, self.folding.clone());
+        let focus = stacks_in_focus(&mut names);
+        let counted = match (stacks_of(self.filters, &mut names), focus) {
+            (Some(one), Some(other)) => Some(one.iter().zip(&other).map(|(&a, &b)| a && b).collect()),
+            (one, other) => one.or(other),
+        };
         let filtered = counted.map(|counted| self.profile.of_stacks(&counted));
         let mut questions = Questions::new(filtered.as_ref().unwrap_or(self.profile), names);
         let mut rows = match wish.by {

@@ -1,0 +1,291 @@
+//! Whose frames are, which of them are folded, and which one names a row.
+
+use std::sync::Arc;
+
+use super::{FunctionId, LineId, Names, Owner, OwnerKind, Position, Verdict};
+use crate::attribution::Folding;
+use crate::attribution::wrappers::{self, FoundWrapper};
+use crate::heap::stacks::NO_FRAMES;
+use crate::heap::{HeapProfile, LOST_STACK};
+
+/// Ranks of frames, the best name of a row first; those of owners are smaller.
+const RANK_OF_HIDDEN: u8 = 100;
+
+/// The best frame that was found at a stack and outside of it.
+#[derive(Clone, Copy)]
+struct Best {
+    rank: u8,
+    position: Position,
+}
+
+impl Names<'_> {
+    /// The choices of what is folded.
+    #[must_use]
+    pub fn folding(&self) -> &Folding {
+        self.attribution.folding()
+    }
+
+    /// The owner of a line's function.
+    #[must_use]
+    pub fn owner(&self, line: LineId) -> Owner {
+        if self.is_wrapper_by_recording(line) {
+            return Owner { kind: OwnerKind::Wrapper, name: "".into() };
+        }
+        self.verdict(line).owner.clone()
+    }
+
+    /// The kind of a line's owner.
+    #[must_use]
+    pub fn owner_kind(&self, line: LineId) -> OwnerKind {
+        if self.is_wrapper_by_recording(line) { OwnerKind::Wrapper } else { self.verdict(line).owner.kind }
+    }
+
+    pub(crate) fn verdict(&self, line: LineId) -> &Verdict {
+        &self.verdicts[self.line_verdicts[line.index()] as usize]
+    }
+
+    fn is_wrapper_by_recording(&self, line: LineId) -> bool {
+        self.is_found_wrapper[self.source_line(line).function.index()] && !self.verdict(line).is_settled
+    }
+
+    /// True when the frame is left out of stacks.
+    #[must_use]
+    pub fn is_folded(&self, line: LineId) -> bool {
+        !self.folding().rules().internals && (self.verdict(line).is_hidden || self.is_folded_by_owner(line))
+    }
+
+    /// The same without what the user hides, which changes no owner.
+    fn is_folded_by_owner(&self, line: LineId) -> bool {
+        let verdict = self.verdict(line);
+        let is_interpreter = self.has_interpreted && verdict.owner.kind == OwnerKind::Interpreter;
+        verdict.is_folded || is_interpreter || self.is_wrapper_by_recording(line)
+    }
+
+    /// The wrappers that the recording shows, most bytes first.
+    #[must_use]
+    pub fn found_wrappers(&self) -> &[FoundWrapper] {
+        self.found_wrappers.as_deref().unwrap_or_default()
+    }
+
+    /// Searches a profile for wrappers of the allocator, and folds them from now on.
+    ///
+    /// Names the frames next to the allocator. The first profile decides.
+    pub fn find_wrappers(&mut self, profile: &HeapProfile) {
+        if self.found_wrappers.is_some() || self.folding().rules().internals {
+            return;
+        }
+        self.found_wrappers = Some(Vec::new());
+        let found = wrappers::find(profile, self);
+        for wrapper in &found {
+            self.is_found_wrapper[wrapper.function.index()] = true;
+        }
+        self.found_wrappers = Some(found);
+    }
+
+    /// Folds the functions of these names, too, wherever they may be wrappers.
+    fn fold_also(&mut self, wrappers: &[Arc<str>]) {
+        self.wrappers_elsewhere.extend(wrappers.iter().cloned());
+        for (function, is_wrapper) in self.functions.iter().zip(&mut self.is_found_wrapper) {
+            *is_wrapper |= function.is_named && self.wrappers_elsewhere.contains(&function.name);
+        }
+    }
+
+    fn wrapper_names(&self) -> Vec<Arc<str>> {
+        let functions = self.found_wrappers().iter().map(|wrapper| self.function(wrapper.function));
+        functions.filter(|function| function.is_named).map(|function| Arc::clone(&function.name)).collect()
+    }
+
+    /// Finds, for each stack, the position that names its row.
+    ///
+    /// That is the innermost frame of the user, or else of the best owner. It finds only the names
+    /// that are needed for that.
+    pub fn askers(&mut self, stacks: &[u32]) -> Vec<Position> {
+        self.best(stacks, |names, line, is_start| names.rank(line, is_start))
+    }
+
+    /// Finds, for each stack, the innermost position that is not folded.
+    ///
+    /// It is at the frame of [`askers`](Self::askers), or further in, in a library.
+    pub fn ends(&mut self, stacks: &[u32]) -> Vec<Position> {
+        self.best(stacks, |names, line, is_start| {
+            let is_left_out = is_start || names.is_folded(line);
+            if is_left_out { 1 + names.rank(line, is_start) } else { 0 }
+        })
+    }
+
+    /// The first positions of a stack, innermost first, that are not folded because of their owner.
+    ///
+    /// The names of more frames outwards are found for all stacks together.
+    pub(crate) fn first_positions(&mut self, stacks: &[u32], most: usize) -> Vec<Vec<Position>> {
+        let ends = self.best(stacks, |names, line, _| u8::from(names.is_folded_by_owner(line)));
+        let start = |end: Position| match self.is_folded_by_owner(self.at_position(end)) {
+            true => Vec::new(),
+            false => vec![end],
+        };
+        let mut all: Vec<Vec<Position>> = ends.into_iter().map(start).collect();
+        for _ in 1..most {
+            let outermost: Vec<Position> =
+                all.iter().filter_map(|positions| positions.last().copied()).collect();
+            self.find_callers(&outermost);
+            for positions in &mut all {
+                let last = positions.last().copied();
+                positions.extend(last.and_then(|last| self.caller_by(last, Self::is_folded_by_owner)));
+            }
+        }
+        all
+    }
+
+    /// The rank of a line as the name of a row; the smallest is the best.
+    fn rank(&self, line: LineId, is_start: bool) -> u8 {
+        match self.verdict(line) {
+            _ if is_start => OwnerKind::Runtime as u8,
+            verdict if verdict.is_hidden && !self.folding().rules().internals => RANK_OF_HIDDEN,
+            _ => self.attribution.rank(self.owner_kind(line)),
+        }
+    }
+
+    /// Finds the innermost position with the smallest rank.
+    ///
+    /// Stacks share their outer parts, so each node of the tree is judged once, in rounds: names are
+    /// looked up for all open nodes together.
+    fn best(&mut self, stacks: &[u32], rank: impl Fn(&Self, LineId, bool) -> u8) -> Vec<Position> {
+        let has_frames = |&stack: &u32| self.stacks.innermost(stack).is_some();
+        let mut open: Vec<u32> = stacks.iter().copied().filter(has_frames).collect();
+        let mut best: Vec<Option<Best>> = vec![None; self.stacks.len()];
+        let mut judged: Vec<u32> = Vec::new();
+        while !open.is_empty() {
+            open.sort_unstable();
+            open.dedup();
+            self.find(open.iter().filter_map(|&stack| self.stacks.innermost(stack)));
+            let mut outer = Vec::new();
+            for &stack in &open {
+                let here = self.best_at(stack, &rank);
+                best[stack as usize] = Some(here);
+                judged.push(stack);
+                let parent = self.stacks.parent(stack).filter(|&parent| parent != NO_FRAMES && here.rank > 0);
+                outer.extend(parent.filter(|&parent| best[parent as usize].is_none()));
+            }
+            open = outer;
+        }
+        // Parents have smaller numbers: each is complete before its children.
+        judged.sort_unstable();
+        for stack in judged {
+            let outer = self.stacks.parent(stack).and_then(|parent| *best.get(parent as usize)?);
+            if let (Some(here), Some(outer)) = (best[stack as usize], outer)
+                && outer.rank < here.rank
+            {
+                best[stack as usize] = Some(outer);
+            }
+        }
+        let position = |&stack: &u32| {
+            let found = best.get(stack as usize).copied().flatten();
+            found.map_or(Position { stack, inlined: 0 }, |best| best.position)
+        };
+        stacks.iter().map(position).collect()
+    }
+
+    fn best_at(&self, stack: u32, rank: &impl Fn(&Self, LineId, bool) -> u8) -> Best {
+        let frames = self.at(stack);
+        let is_outermost = self.stacks.parent(stack) == Some(NO_FRAMES);
+        let mut best = Best { rank: u8::MAX, position: Position { stack, inlined: 0 } };
+        for (inlined, &line) in frames.iter().enumerate() {
+            // The outermost frame without a name is the program's `_start`.
+            let is_start = is_outermost
+                && inlined + 1 == frames.len()
+                && !self.function_of(line).is_named
+                && self.owner_kind(line) == OwnerKind::Mine
+                && !self.folding().rules().internals;
+            let rank = rank(self, line, is_start);
+            if rank < best.rank {
+                best = Best { rank, position: Position { stack, inlined: inlined as u32 } };
+            }
+        }
+        best
+    }
+
+    /// The next outer position, folded frames left out; `None` at the outermost one.
+    ///
+    /// The names of the whole stack must have been found.
+    #[must_use]
+    pub fn caller(&self, position: Position) -> Option<Position> {
+        self.caller_by(position, Self::is_folded)
+    }
+
+    fn caller_by(&self, position: Position, is_folded: impl Fn(&Self, LineId) -> bool) -> Option<Position> {
+        let mut inner_is_folded = is_folded(self, self.at_position(position));
+        let mut next = self.next_outer(position);
+        while let Some(outer) = next {
+            let line = self.at_position(outer);
+            let is_folded = is_folded(self, line);
+            next = self.next_outer(outer);
+            // The outermost frame, `_start`, has no name in programs without symbols.
+            let is_start = next.is_none() && inner_is_folded && !self.function_of(line).is_named;
+            if !is_folded && !is_start {
+                return Some(outer);
+            }
+            inner_is_folded = is_folded;
+        }
+        None
+    }
+
+    fn next_outer(&self, position: Position) -> Option<Position> {
+        if position.stack == LOST_STACK {
+            return None;
+        }
+        if (position.inlined as usize) + 1 < self.at(position.stack).len() {
+            return Some(Position { inlined: position.inlined + 1, ..position });
+        }
+        let parent = self.stacks.parent(position.stack).filter(|&parent| parent != NO_FRAMES)?;
+        Some(Position { stack: parent, inlined: 0 })
+    }
+
+    /// Finds the names that [`caller`](Self::caller) needs for these positions.
+    pub fn find_callers(&mut self, positions: &[Position]) {
+        let outer =
+            |position: &Position| self.stacks.parent(position.stack).filter(|&parent| parent != NO_FRAMES);
+        let mut open: Vec<u32> = positions.iter().filter_map(outer).collect();
+        // Where a whole address is folded, the caller is further out. A frame without a name may be
+        // `_start`, which depends on whether it is the outermost one: that needs no more names.
+        while !open.is_empty() {
+            open.sort_unstable();
+            open.dedup();
+            self.find(open.iter().filter_map(|&stack| self.stacks.innermost(stack)));
+            open.retain(|&stack| self.at(stack).iter().all(|&line| self.is_folded(line)));
+            open = open
+                .iter()
+                .filter_map(|&stack| self.stacks.parent(stack))
+                .filter(|&parent| parent != NO_FRAMES)
+                .collect();
+        }
+    }
+
+    /// The frames from a position outwards, folded ones left out.
+    pub fn outwards(&self, position: Position) -> impl Iterator<Item = Position> {
+        std::iter::successors(Some(position), |&position| self.caller(position))
+    }
+
+    /// How many frames a stack has, folded ones included; its names must have been found.
+    #[must_use]
+    pub fn frames_in(&self, stack: u32) -> usize {
+        if stack == LOST_STACK {
+            return 1;
+        }
+        self.stacks.path(stack).map(|stack| self.at(stack).len()).sum()
+    }
+
+    /// The function of a position.
+    pub(crate) fn function_at(&self, position: Position) -> FunctionId {
+        self.source_line(self.at_position(position)).function
+    }
+}
+
+/// Finds the wrappers of two heaps that are compared: one of either is one in both.
+///
+/// Else the same stacks would be named after different functions.
+pub fn find_common_wrappers(before: (&HeapProfile, &mut Names<'_>), after: (&HeapProfile, &mut Names<'_>)) {
+    before.1.find_wrappers(before.0);
+    after.1.find_wrappers(after.0);
+    let of_before = before.1.wrapper_names();
+    before.1.fold_also(&after.1.wrapper_names());
+    after.1.fold_also(&of_before);
+}
