@@ -38,6 +38,7 @@ mod symbolizer;
 
 pub use elf::Section;
 pub use error::Error;
+pub use kinds::{GeneratedFormat, GeneratedNames, GeneratedPiece, SeenAddress};
 pub use lookup::{AddressKind, Lookup, Place};
 pub use module::{BuildId, ModuleId, ModuleInfo, ModuleReport};
 pub use options::SymbolizerOptions;
