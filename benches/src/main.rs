@@ -15,6 +15,7 @@ mod capture;
 mod code_size;
 mod core;
 mod corpus;
+mod first_lines;
 mod formats;
 mod heap;
 mod heap_report;
@@ -45,6 +46,8 @@ Usage: cargo xtask bench COMMAND
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
   symbols PROGRAM...           names for addresses of these programs, against llvm-symbolizer and addr2line
   core CAIRN [GIB [FILE...]]   blocks found in memory images a second, whole answers, and blocks found where none are
+  first-lines [--cairn FILE] [PROGRAM...]
+                               how often cairn and heaptrack name the expected function first, on real programs
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   heap [ROUNDS [WORK...]]      whole programs under cairn heap and heaptrack, as Markdown
   recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
             .parse()
             .map_err(|_| format!("{gibibytes}: not a number of gibibytes"))
             .and_then(|gibibytes| core::run(cairn, gibibytes, more)),
+        ["first-lines", programs @ ..] => first_lines::run(programs),
         ["formats"] => report::formats(),
         ["against", older] => against::run(older, 5, &[]),
         ["against", older, rounds, works @ ..] => rounds

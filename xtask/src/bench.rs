@@ -26,6 +26,7 @@ const SUBJECTS: &[(&str, &str)] = &[
     ("code-size", "formats.md"),
     ("core", "core.md"),
     ("against", "against.md"),
+    ("first-lines", "first-lines.md"),
     ("formats", "formats.md"),
     ("heap", "heap.md"),
     ("instructions", "formats.md"),

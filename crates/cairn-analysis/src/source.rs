@@ -651,8 +651,7 @@ impl HeapSource {
         let threads = self.about().threads;
         let found: Vec<u32> = (0..)
             .zip(&threads)
-            .filter(|(_, thread)| thread.is_called(wanted))
-            .map(|(index, _)| index)
+            .filter_map(|(index, thread)| thread.is_called(wanted).then_some(index))
             .collect();
         if found.is_empty() { Err(SourceError::no_thread(wanted, &threads)) } else { Ok(found) }
     }

@@ -80,7 +80,7 @@ fn output_is_the_program_behind_shims_alone() {
     let end = format!("is recorded in {} (", directory.join("out.cairn").display());
     assert!(recorded.starts_with("cairn: process ") && recorded.contains(&end), "{recorded}");
     assert!(shown.errors.contains("Next: cairn report ") && shown.errors.contains("/out.cairn"), "{shown:?}");
-    let end = Recording::open(&directory.join("out.cairn")).unwrap().end();
+    let end = Recording::open(directory.join("out.cairn")).unwrap().end();
     assert_eq!(end.map(|(reason, _)| reason), Some(EndReason::Exit));
 }
 
@@ -176,7 +176,7 @@ fn exec_that_fails_leaves_the_recording_to_its_caller() {
     assert_eq!(names(&directory), ["out.cairn"]);
     let out = support::Recording::read(&directory.join("out.cairn"));
     assert_eq!(out.count(31001), Count { made: 50, left: 50 });
-    let end = Recording::open(&directory.join("out.cairn")).unwrap().end();
+    let end = Recording::open(directory.join("out.cairn")).unwrap().end();
     assert_eq!(end.map(|(reason, _)| reason), Some(EndReason::Exit));
 }
 
@@ -199,7 +199,7 @@ fn summary_says_that_the_program_went_on_unrecorded() {
         assert_eq!(names(&directory), ["out.cairn"]);
         let expected = "cairn: it then became another program, which is not recorded";
         assert!(shown.errors.contains(expected), "{shown:?}");
-        let recording = Recording::open(&directory.join("out.cairn")).unwrap();
+        let recording = Recording::open(directory.join("out.cairn")).unwrap();
         assert!(recording.fact("executable").unwrap().ends_with(b"sh"), "{:?}", recording.facts());
         assert_eq!(recording.end().map(|(reason, _)| reason), Some(EndReason::Exec));
     }
