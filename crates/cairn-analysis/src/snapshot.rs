@@ -247,8 +247,14 @@ fn look(process: &StoppedProcess, max_frames: u32) -> (Vec<SnapshotModule>, Vec<
 /// Converts the frames of a stack to those of a recording; the outermost one states why it ends.
 fn built_frames(stack: &SnapshotStack, modules: &[BuiltModule]) -> Vec<BuiltFrame> {
     let module = |index: Option<usize>| index.and_then(|index| modules.get(index)).copied();
-    let frames = stack.frames.iter().filter_map(|frame| {
+    let callers = stack.frames.iter().skip(1).map(|caller| Some(caller.found_by)).chain([None]);
+    let frames = stack.frames.iter().zip(callers).filter_map(|(frame, caller_found_by)| {
         let kind = match frame.frame {
+            Frame::ReturnAddress(_)
+                if matches!(caller_found_by, Some(FoundBy::FramePointer | FoundBy::KnownCode)) =>
+            {
+                PcKind::ReturnWithoutTables
+            }
             Frame::ReturnAddress(_) => PcKind::ReturnAddress,
             _ => PcKind::ProgramCounter,
         };

@@ -53,7 +53,7 @@ use crate::file_kind::{FileKind, WrongFile, start_of};
 use crate::heap::slices::Slices;
 use crate::heap::{
     About, Address, Cost, Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, Scope, Stacks,
-    Unfreed, stacks_in_focus, stacks_with,
+    Unfreed, counted_stacks,
 };
 use crate::names;
 
@@ -642,14 +642,7 @@ impl HeapSource {
                 }
             }
         }
-        if !functions.is_empty() || !modules.is_empty() {
-            scope.stacks = Some(stacks_with(names, &functions, &modules));
-        }
-        if let Some(focus) = stacks_in_focus(names) {
-            let both =
-                scope.stacks.take().map(|stacks| stacks.iter().zip(&focus).map(|(&a, &b)| a && b).collect());
-            scope.stacks = Some(both.unwrap_or(focus));
-        }
+        scope.stacks = counted_stacks(names, &functions, &modules);
         scope.sizes = sizes.unwrap_or(scope.sizes);
         Ok(scope)
     }
@@ -658,8 +651,7 @@ impl HeapSource {
         let threads = self.about().threads;
         let found: Vec<u32> = (0..)
             .zip(&threads)
-            .filter(|(_, thread)| thread.is_called(wanted))
-            .map(|(index, _)| index)
+            .filter_map(|(index, thread)| thread.is_called(wanted).then_some(index))
             .collect();
         if found.is_empty() { Err(SourceError::no_thread(wanted, &threads)) } else { Ok(found) }
     }

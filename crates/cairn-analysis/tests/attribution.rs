@@ -10,8 +10,10 @@ use cairn_analysis::heap::{
 use cairn_format::recording::PcKind;
 use cairn_symbols::SourceFrame;
 
-/// A program whose stacks are texts: frames from the outermost inwards, `function@module`, or
-/// `function@module:file`; a frame behind `+` is inlined into the one before it.
+/// A program whose stacks are texts.
+///
+/// They have frames from the outermost inwards, `function@module` or `function@module:file`; a
+/// frame behind `+` is inlined into the one before it.
 struct Program {
     stacks: Stacks,
     names: Vec<Vec<SourceFrame>>,
@@ -216,7 +218,7 @@ fn wrappers(program: &Program, folding: Folding) -> Vec<String> {
 }
 
 #[test]
-fn wrappers_by_behaviour_need_callers_and_the_bytes_of_their_module() {
+fn wrappers_by_behaviour_need_callers_and_most_bytes() {
     let mut rows = nine_callers("get@app");
     assert_eq!(wrappers(&of(&rows), Folding::default()), ["get"]);
     // A few others that allocate change nothing; as much again does.

@@ -218,7 +218,7 @@ fn leaks_of_every_program_are_held_back_in_one_line() {
     assert_eq!(all["suppressed"], Value::Array(Vec::new()));
     let text = recorded.text("report", &[]);
     assert!(text.contains("note: held back, because every program leaks it: "), "{text}");
-    // What is alive at a time is in use: nothing is held back.
+    // Blocks that are alive at a time are in use: nothing is held back.
     let at_peak = recorded.json(&["--at", "peak"]);
     assert_eq!(at_peak["suppressed"], Value::Array(Vec::new()));
 }

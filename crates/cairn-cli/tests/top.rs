@@ -405,7 +405,7 @@ fn top_filters_sizes_and_threads_as_report_does() {
             text(&[&["top", "it.cairn", "--once", "--full", "--by", "function"], &filters[..]].concat());
         assert_eq!((code, errors.as_str()), (0, ""), "{filters:?}");
         let report = ["report", "it.cairn", "--json", "--full", "--by", "function", "--cost", "leaked"];
-        // What is alive is all of it.
+        // The table of `top` has the leaks of every program, too.
         let all = ["--no-default-suppressions"];
         let (code, report, _) = text(&[&report, &all[..], &filters[..]].concat());
         assert_eq!(code, 0, "{filters:?}");

@@ -336,6 +336,11 @@ impl fmt::Display for Finding {
                     write!(f, "{count} events at addresses of more than 48 bits were lost")
                 }
                 LossKind::Overwritten => write!(f, "{count} older events were overwritten, as asked for"),
+                LossKind::CodeNames => write!(
+                    f,
+                    "{count} bytes of the names of generated code were not stored: there were more than a \
+                     recording holds"
+                ),
                 LossKind::Passing => write!(
                     f,
                     "calls through {count} places in modules are not recorded: they are bound to the C library past the \

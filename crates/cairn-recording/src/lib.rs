@@ -60,6 +60,7 @@
 mod clock;
 mod error;
 mod files;
+mod generated;
 mod growth;
 mod live;
 #[cfg(target_os = "linux")]
@@ -79,6 +80,7 @@ mod write;
 pub use clock::TimeScale;
 pub use error::{EndedEarly, Finding, RecordingError};
 pub use files::{drained_from, drained_into, is_drained_at_present};
+pub use generated::{CodeFileKind, CodePiece, GeneratedCode};
 pub use growth::{Growth, is_written, nanos_since_start};
 pub use live::{Live, is_running};
 pub use model::{

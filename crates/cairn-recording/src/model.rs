@@ -125,7 +125,7 @@ impl StackFrame {
     #[must_use]
     pub const fn frame(self) -> Frame {
         match self.kind {
-            PcKind::ReturnAddress => Frame::ReturnAddress(self.address),
+            PcKind::ReturnAddress | PcKind::ReturnWithoutTables => Frame::ReturnAddress(self.address),
             PcKind::ProgramCounter => Frame::ProgramCounter(self.address),
             _ => Frame::Truncated,
         }
@@ -136,7 +136,7 @@ impl StackFrame {
     #[must_use]
     pub fn lookup_place(self) -> Option<Place> {
         let less = match self.kind {
-            PcKind::ReturnAddress => 1,
+            PcKind::ReturnAddress | PcKind::ReturnWithoutTables => 1,
             PcKind::ProgramCounter => 0,
             _ => return None,
         };

@@ -7,6 +7,7 @@ use cairn_format::recording::{EndReason, FileHeader};
 use crate::clock::TimeScale;
 use crate::error::{EndedEarly, Finding, RecordingError};
 use crate::files::{header_of, is_of_same};
+use crate::generated::GeneratedCode;
 use crate::growth::Growth;
 use crate::model::{Events, Fact, Module, ModuleId, PcId, StackFrame, StackId, Thread, ThreadId, Wanted};
 use crate::packed::reader::Packed;
@@ -110,6 +111,12 @@ impl Recording {
     pub fn thread(&self, id: ThreadId) -> Option<&Thread> {
         let index = self.tables.threads.binary_search_by_key(&id, |thread| thread.id).ok()?;
         self.tables.threads.get(index)
+    }
+
+    /// The names of code that JIT compilers made.
+    #[must_use]
+    pub fn generated_code(&self) -> &GeneratedCode {
+        &self.tables.generated
     }
 
     /// The stacks as a tree.

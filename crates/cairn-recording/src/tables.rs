@@ -19,6 +19,7 @@ use cairn_format::recording::{Clock, LoadedModule, PcKind, Record};
 use cairn_format::{AbsoluteAddress, ModuleOffset};
 
 use super::clock::TimeScale;
+use super::generated::GeneratedCode;
 use super::model::{Module, ModuleId, PcId, Place, StackFrame, StackId, Thread};
 use crate::spool::lives::Lives;
 
@@ -93,6 +94,12 @@ impl StackTree {
         self.words.get(stack.index()).filter(|&&word| word != 0 && word & HEAD == 0).map(|&word| PcId(word))
     }
 
+    /// Counts the frames of a kind.
+    #[must_use]
+    pub fn count_of_kind(&self, kind: PcKind) -> usize {
+        self.pcs.iter().filter(|pc| pc.kind == kind.number()).count()
+    }
+
     /// One more than the largest number of a frame.
     #[must_use]
     pub fn pcs_len(&self) -> usize {
@@ -127,6 +134,7 @@ pub(crate) struct Tables {
     pub(crate) stacks: StackTree,
     pub(crate) modules: Vec<Module>,
     pub(crate) threads: Vec<Thread>,
+    pub(crate) generated: GeneratedCode,
 }
 
 impl Tables {
@@ -196,6 +204,9 @@ pub(crate) struct TableBuilder {
     modules: BTreeMap<u32, RawModule>,
     pub(crate) threads: Lives,
     pub(crate) clocks: Vec<Clock>,
+    pub(crate) generated: GeneratedCode,
+    /// Where the chunk that is being taken begins.
+    pub(crate) place: u64,
     pub(crate) bad_rows: u64,
 }
 
@@ -243,6 +254,9 @@ impl TableBuilder {
         }
         if let Some(place) = self.stacks.pcs.get_mut(index) {
             *place = Pc { address, module, kind: kind.number() };
+        }
+        if module == 0 && self.place > 0 {
+            self.generated.note_seen(number, self.place);
         }
     }
 
@@ -311,9 +325,10 @@ impl TableBuilder {
         self.modules.insert(number, empty);
     }
 
-    /// Changes with every row of modules, addresses and stacks that is taken.
+    /// Changes with every row of modules, addresses and stacks that is taken, and with every piece
+    /// of names.
     pub(crate) fn version(&self) -> (usize, usize, usize) {
-        (self.modules.len(), self.pcs_read, self.words_read)
+        (self.modules.len() + self.generated.pieces().len(), self.pcs_read, self.words_read)
     }
 
     pub(crate) fn raw_modules(&self) -> &BTreeMap<u32, RawModule> {
@@ -345,6 +360,11 @@ impl TableBuilder {
             unloaded_nanos: module.unloaded.map(|counter| scale.nanos(counter)),
         });
         let threads = self.threads.threads(scale);
-        Tables { stacks: self.stacks.clone(), modules: modules.collect(), threads }
+        Tables {
+            stacks: self.stacks.clone(),
+            modules: modules.collect(),
+            threads,
+            generated: self.generated.clone(),
+        }
     }
 }

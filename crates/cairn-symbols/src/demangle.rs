@@ -10,6 +10,8 @@
 //!
 //! The same few thousand names recur in stacks, so callers cache the results.
 
+mod unresolved;
+
 use std::borrow::Cow;
 use std::fmt;
 
@@ -227,19 +229,60 @@ fn itanium_ascii(name: &str) -> Option<String> {
     let (bare, version) = name.split_at(name.find('@').unwrap_or(name.len()));
     let bare = bare.strip_prefix('_').filter(|rest| rest.starts_with("_Z")).unwrap_or(bare);
     let parsing = cpp_demangle::ParseOptions::default().recursion_limit(MAX_NESTING);
-    let symbol = cpp_demangle::BorrowedSymbol::new_with_options(bare.as_bytes(), &parsing).ok()?;
+    let rewritten;
+    let symbol = match cpp_demangle::BorrowedSymbol::new_with_options(bare.as_bytes(), &parsing) {
+        Ok(symbol) => symbol,
+        Err(_) => {
+            rewritten = unresolved::as_external_names(bare)?;
+            cpp_demangle::BorrowedSymbol::new_with_options(rewritten.as_bytes(), &parsing).ok()?
+        }
+    };
     let mut text = Bounded::default();
     let writing = cpp_demangle::DemangleOptions::default().recursion_limit(MAX_NESTING);
     symbol.structured_demangle(&mut text, &writing).ok()?;
-    if let Some(plain) = plain_thunk(&text.text) {
+    if let Some(plain) = plain_special(&text.text) {
         text.text = plain;
     }
+    without_empty_packs(&mut text.text);
     fmt::Write::write_str(&mut text, version).ok()?;
     text.finish()
 }
 
-/// Rewrites a thunk with offsets as `virtual thunk to` the function, as other tools print it.
-fn plain_thunk(text: &str) -> Option<String> {
+/// Drops the remains of empty packs: a comma, or the reference of `Args&&...`.
+///
+/// A reference to a function, as in `void (&&)(int)`, follows a space.
+fn without_empty_packs(text: &mut String) {
+    if text.contains("operator,") {
+        return;
+    }
+    for (left, empty) in [(", >", ">"), (", &&)", ")"), (", &)", ")"), (", const&)", ")")] {
+        if text.contains(left) {
+            *text = text.replace(left, empty);
+        }
+    }
+    for left in ["(&&)", "(&)", "( const&)", "(const&)"] {
+        let mut from = 0;
+        while let Some(at) = text.get(from..).and_then(|rest| rest.find(left)).map(|at| from + at) {
+            if !text[..at].ends_with([' ', '(']) {
+                text.replace_range(at..at + left.len(), "()");
+            }
+            from = at + 2;
+        }
+    }
+}
+
+/// Rewrites special names as other tools print them: `vtable for A`, `virtual thunk to A::f()`.
+fn plain_special(text: &str) -> Option<String> {
+    for (prefix, plain) in [("{vtable(", "vtable for "), ("{vtt(", "VTT for ")] {
+        if let Some(class) = text.strip_prefix(prefix).and_then(|inside| inside.strip_suffix(")}")) {
+            return Some(format!("{plain}{class}"));
+        }
+    }
+    // The demangler has the two classes the other way round.
+    const CONSTRUCTION: &str = "construction vtable for ";
+    if let Some((whole, base)) = text.strip_prefix(CONSTRUCTION).and_then(|rest| rest.split_once("-in-")) {
+        return Some(format!("{CONSTRUCTION}{base}-in-{whole}"));
+    }
     let inside = text.strip_prefix("{virtual override thunk({")?.strip_suffix(")}")?;
     let (offset, function) = inside.split_once("}, ")?;
     let kind = if offset.starts_with("virtual ") { "virtual" } else { "non-virtual" };
@@ -388,6 +431,29 @@ mod tests {
                 Some(Scheme::Itanium),
                 "non-virtual thunk to std::basic_iostream<char, std::char_traits<char> >::~basic_iostream()",
             ),
+            // GCC 11 and later.
+            (
+                "_ZSt11make_sharedIN4shop5OrderEJEESt10shared_ptrINSt9enable_ifIXntsrSt8is_arrayIT_E5valueES5_E4typeEEDpOT0_",
+                Some(Scheme::Itanium),
+                "std::shared_ptr<std::enable_if<!std::is_array<shop::Order>::value, shop::Order>::type> std::make_shared<shop::Order>()",
+            ),
+            (
+                "_Z1fIiEN5boost9enable_ifIXsrNS0_2isIT_EE5valueEvE4typeEv",
+                Some(Scheme::Itanium),
+                "boost::enable_if<boost::is<int>::value, void>::type f<int>()",
+            ),
+            ("_ZTV1A", Some(Scheme::Itanium), "vtable for A"),
+            ("_ZTT1A", Some(Scheme::Itanium), "VTT for A"),
+            ("_ZTC1A0_1B", Some(Scheme::Itanium), "construction vtable for B-in-A"),
+            ("_Z1fIJEEvDpOT_", Some(Scheme::Itanium), "void f<>()"),
+            ("_Z1fIJEEvDpRKT_", Some(Scheme::Itanium), "void f<>()"),
+            ("_Z1fIJEEviDpRKT_", Some(Scheme::Itanium), "void f<>(int)"),
+            ("_Z1fOFviE", Some(Scheme::Itanium), "f(void (&&)(int))"),
+            ("_Z1fv.part.0", Some(Scheme::Itanium), "f() [clone .part.0]"),
+            ("_Z1fv.constprop.0.isra.0", Some(Scheme::Itanium), "f() [clone .constprop.0] [clone .isra.0]"),
+            ("_Z1fv.lto_priv.0", Some(Scheme::Itanium), "f() [clone .lto_priv.0]"),
+            ("_Z1fv@plt", Some(Scheme::Itanium), "f()@plt"),
+            ("_Z1fv@@LIB_1.0", Some(Scheme::Itanium), "f()@@LIB_1.0"),
             ("?area@shapes@@YAHHH@Z", Some(Scheme::Msvc), "shapes::area(int, int)"),
             ("main", None, "main"),
             ("", None, ""),

@@ -32,11 +32,13 @@ mod module;
 mod open;
 mod options;
 mod resolution;
+pub mod shorten;
 mod source;
 mod symbolizer;
 
 pub use elf::Section;
 pub use error::Error;
+pub use kinds::{GeneratedFormat, GeneratedNames, GeneratedPiece, SeenAddress};
 pub use lookup::{AddressKind, Lookup, Place};
 pub use module::{BuildId, ModuleId, ModuleInfo, ModuleReport};
 pub use options::SymbolizerOptions;

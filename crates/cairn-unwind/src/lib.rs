@@ -24,8 +24,12 @@
 //! The same code walks this thread, another process, a core file and a test, because it does not
 //! depend on the source of bytes: stack memory is behind a [`MemoryReader`], unwind tables are
 //! borrowed slices. It runs inside signal handlers and allocators, so it never allocates, never
-//! locks, never calls the operating system, never reads code bytes, and never panics, for any
-//! contents of the tables.
+//! locks, never calls the operating system, and never panics, for any contents of the tables.
+//!
+//! Where no table covers the code, as in the output of a JIT compiler, a step must prove itself: by
+//! code of a known shape, or by a frame pointer that leads to a return address with a call in front
+//! of it. Only there a walk reads code, a few bytes on both sides of a return address, by
+//! [`Modules::read_code`].
 //!
 //! | to | use |
 //! |---|---|
@@ -62,7 +66,9 @@ pub mod xtensa;
 
 pub use fold::FoldRecursion;
 pub use frame_pointer::{FrameLayout, FramePointerWalk, FrameRecord};
-pub use machine::{CoreRegisters, Machine, RuleFailure, UsualCie};
+pub use machine::{
+    CALL_BYTES, CoreRegisters, Machine, RuleFailure, SHAPE_BYTES, SHAPE_BYTES_BEFORE, UsualCie,
+};
 pub use memory::{AddressRange, BoundedMemory, FnMemory, MemoryReader, RegionMemory, SliceMemory};
 pub use registers::Registers;
 pub use stop_reason::StopReason;

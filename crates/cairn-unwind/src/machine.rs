@@ -6,6 +6,7 @@ use core::fmt;
 use cairn_format::AbsoluteAddress;
 
 use crate::cfi::CoreRow;
+use crate::frame_pointer::FrameRecord;
 use crate::registers::Registers;
 use crate::{AddressRange, MemoryReader, StopReason};
 
@@ -38,6 +39,18 @@ pub trait Machine: Copy + fmt::Debug + 'static {
     /// The program that nearly all CIEs of the machine share, if it has more than one instruction.
     const USUAL_CIE: Option<UsualCie>;
 
+    /// Decides whether `code`, the bytes in front of an address, ends with a call instruction.
+    ///
+    /// [`CALL_BYTES`] are enough for every call. Other bytes may end like one by chance.
+    fn ends_with_call(code: &[u8]) -> bool;
+
+    /// The rule of code that has no tables and a known shape.
+    ///
+    /// The shape is that of the [`SHAPE_BYTES`] around a return address.
+    fn rule_of_shape(_code: &[u8; SHAPE_BYTES]) -> Option<Self::Rule> {
+        None
+    }
+
     /// Slots that all hold `value`.
     fn slots<T: Copy + fmt::Debug>(value: T) -> Self::Slots<T>;
 
@@ -60,17 +73,17 @@ pub trait Machine: Copy + fmt::Debug + 'static {
 
     /// Steps by the frame record to which the frame pointer leads, for code without tables.
     ///
-    /// `is_executable` decides whether the return address found is plausible.
+    /// `proves_itself` decides whether the record is one, by its return address.
     ///
     /// # Errors
     ///
-    /// The [`StopReason`] why there is no plausible record; [`StopReason::NoUnwindInfo`] when there
-    /// is a record and its return address is not code.
+    /// The [`StopReason`] why there is no record; [`StopReason::NoUnwindInfo`] when there is one
+    /// and it does not prove itself.
     fn step_by_frame_pointer<M: MemoryReader>(
         registers: &Registers<Self>,
         memory: &M,
         stack: AddressRange,
-        is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
+        proves_itself: &mut dyn FnMut(FrameRecord) -> bool,
     ) -> Result<Registers<Self>, StopReason>;
 
     /// Steps from a pc that is not code, as after a call through a null pointer.
@@ -96,6 +109,16 @@ pub trait Machine: Copy + fmt::Debug + 'static {
         None
     }
 }
+
+/// Bytes of code in front of a return address that hold its call; 8, the longest one of x86-64.
+pub const CALL_BYTES: usize = 8;
+/// Bytes of code around a return address that show a known shape.
+///
+/// Six in front of it and five from it on; no more, because code may begin and end where its memory
+/// does.
+pub const SHAPE_BYTES: usize = SHAPE_BYTES_BEFORE + 5;
+/// Those of [`SHAPE_BYTES`] in front of the return address.
+pub const SHAPE_BYTES_BEFORE: usize = 6;
 
 /// The program of the usual CIE of a machine, and its result.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,15 @@
 //! The whole walk: from the registers of a thread to its outermost frame, with the reason why it
 //! ended there.
 
-use cairn_format::{AbsoluteAddress, Frame};
+use cairn_format::{AbsoluteAddress, Frame, WordSize};
 
 use crate::cfi::{CfiError, CfiErrorKind, FrameTable, RowHead, RowState, RowView};
+use crate::frame_pointer::FrameRecord;
+use crate::machine::{CALL_BYTES, SHAPE_BYTES, SHAPE_BYTES_BEFORE};
 use crate::{AddressRange, Machine, MemoryReader, Registers, StopReason};
+
+/// Bytes of the smallest page.
+const PAGE_BYTES: u64 = 4096;
 
 /// The modules of a process: their unwind tables and their code.
 pub trait Modules {
@@ -16,15 +21,63 @@ pub trait Modules {
     /// The frame-pointer step uses it to reject implausible return addresses. Where mappings are
     /// unknown, true for every address is allowed, at the price of false frames.
     fn is_executable(&self, address: AbsoluteAddress) -> bool;
+
+    /// True when `address` lies in generated code: in executable memory that belongs to no module.
+    ///
+    /// A return address there needs no call in front of it, if its frame record leads to another
+    /// one: interpreters made by Java's JIT push return addresses that no call has stored.
+    fn is_generated(&self, _address: AbsoluteAddress) -> bool {
+        false
+    }
+
+    /// Fills all of `into` with the code at `address`, or returns `None`.
+    ///
+    /// Walks read code only where no table covers it. `None` for every address is allowed: the
+    /// steps there then prove themselves by executable memory alone.
+    fn read_code(&self, _address: AbsoluteAddress, _into: &mut [u8]) -> Option<()> {
+        None
+    }
+
+    /// True when a call returns to `address`.
+    ///
+    /// It is executable then, and a call instruction is in front of it, as far as code can be read.
+    fn is_return_address<M: Machine>(&self, address: AbsoluteAddress) -> bool {
+        if !self.is_executable(address) {
+            return false;
+        }
+        let mut code = [0; CALL_BYTES];
+        // The code may begin where its memory does, after the start of a page.
+        let lengths = [CALL_BYTES, (address.value() % PAGE_BYTES) as usize];
+        for length in lengths {
+            let Some(code) = code.get_mut(..length) else { continue };
+            let start = AbsoluteAddress::new(address.value().wrapping_sub(code.len() as u64));
+            if self.read_code(start, code).is_some() {
+                return M::ends_with_call(code);
+            }
+        }
+        true
+    }
 }
 
-impl<M: Modules + ?Sized> Modules for &M {
+impl<T: Modules + ?Sized> Modules for &T {
     fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>> {
         (**self).frame_table(address)
     }
 
     fn is_executable(&self, address: AbsoluteAddress) -> bool {
         (**self).is_executable(address)
+    }
+
+    fn is_generated(&self, address: AbsoluteAddress) -> bool {
+        (**self).is_generated(address)
+    }
+
+    fn read_code(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
+        (**self).read_code(address, into)
+    }
+
+    fn is_return_address<M: Machine>(&self, address: AbsoluteAddress) -> bool {
+        (**self).is_return_address::<M>(address)
     }
 }
 
@@ -67,8 +120,10 @@ pub enum FoundBy {
     /// By the signal frame below it, which holds the interrupted registers. Exact.
     SignalFrame,
     /// By the frame pointer, because no table covers the callee. Plausible: the record lies in the
-    /// used stack and its return address is code.
+    /// used stack, and a call returns to its return address.
     FramePointer,
+    /// By the bytes of the callee's code, which have a known shape and no table. Exact.
+    KnownCode,
     /// By the return address that a call has stored, because the callee's pc was not code. A call
     /// through a null pointer is an example.
     BadCall,
@@ -256,13 +311,17 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
             self.scratch.caller = interrupted;
             return Ok(FoundBy::SignalFrame);
         }
-        let mut is_executable = |address| self.modules.is_executable(address);
         if self.is_exact_pc && !self.modules.is_executable(lookup) {
+            let mut is_executable = |address| self.modules.is_executable(address);
             let step = M::step_from_bad_pc(&self.registers, &self.memory, &mut is_executable);
             self.scratch.caller = step.map_err(|_| reason)?;
             return Ok(FoundBy::BadCall);
         }
-        match M::step_by_frame_pointer(&self.registers, &self.memory, self.stack, &mut is_executable) {
+        if self.step_by_shape().is_some() {
+            return Ok(FoundBy::KnownCode);
+        }
+        let mut proves_itself = |record| self.proves_itself(record);
+        match M::step_by_frame_pointer(&self.registers, &self.memory, self.stack, &mut proves_itself) {
             Ok(found) => {
                 self.scratch.caller = found;
                 Ok(FoundBy::FramePointer)
@@ -273,6 +332,48 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         }
     }
 }
+
+impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
+    /// Turns `scratch.caller` into the caller of code that has a known shape.
+    fn step_by_shape(&mut self) -> Option<()> {
+        let registers = &self.registers;
+        let start = AbsoluteAddress::new(registers.pc().value().wrapping_sub(SHAPE_BYTES_BEFORE as u64));
+        let mut code = [0; SHAPE_BYTES];
+        self.modules.read_code(start, &mut code)?;
+        let rule = M::rule_of_shape(&code).filter(|_| !self.is_exact_pc)?;
+        let found = M::apply(rule, registers.core(), &self.memory).ok()?;
+        if !self.modules.is_return_address::<M>(AbsoluteAddress::new(found.pc)) {
+            return None;
+        }
+        let caller = &mut self.scratch.caller;
+        caller.set(M::PROGRAM_COUNTER, found.pc);
+        caller.set(M::STACK_POINTER, found.sp);
+        caller.set(M::FRAME_POINTER, found.fp);
+        Some(())
+    }
+
+    /// Decides whether a frame record is one.
+    ///
+    /// A call returns to its return address; or that lies in generated code, and the next record's
+    /// in executable memory.
+    fn proves_itself(&self, record: FrameRecord) -> bool {
+        let address = record.return_address;
+        self.modules.is_return_address::<M>(address)
+            || self.modules.is_generated(address) && self.leads_on(record).is_some()
+    }
+
+    /// Checks that the saved frame pointer leads to another record further up.
+    fn leads_on(&self, record: FrameRecord) -> Option<()> {
+        let above = record.address.checked_add(FRAME_RECORD_BYTES)?;
+        let stack = AddressRange::new(above, self.stack.end);
+        let next = FrameRecord::read(&self.memory, record.saved_frame_pointer, stack, WordSize::Bits64);
+        let address = next.ok()?.return_address.value() & self.registers.address_mask();
+        self.modules.is_executable(AbsoluteAddress::new(address)).then_some(())
+    }
+}
+
+/// Bytes of a frame record: a saved frame pointer and a return address.
+const FRAME_RECORD_BYTES: u64 = 16;
 
 #[inline(never)]
 fn fill_row<'a, M: Machine, Mods: Modules>(

@@ -99,6 +99,99 @@ fn code_without_tables_is_walked_by_frame_pointer() {
     assert_eq!(stop, StopReason::EndOfStack);
 }
 
+/// Code of a JIT compiler from 0x50_0000 on, and a module without tables from `CODE` on.
+struct Generated {
+    code: Vec<u8>,
+}
+
+const GENERATED: u64 = 0x50_0000;
+
+impl Modules for Generated {
+    fn frame_table(&self, _address: AbsoluteAddress) -> Option<FrameTable<'_>> {
+        None
+    }
+
+    fn is_executable(&self, address: AbsoluteAddress) -> bool {
+        self.is_generated(address) || (CODE..CODE + 0x100).contains(&address.value())
+    }
+
+    fn is_generated(&self, address: AbsoluteAddress) -> bool {
+        (GENERATED..GENERATED + self.code.len() as u64).contains(&address.value())
+    }
+
+    fn read_code(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
+        for (address, byte) in (address.value()..).zip(into) {
+            let place = address.checked_sub(GENERATED).and_then(|place| usize::try_from(place).ok());
+            // The module is of calls only.
+            let of_module = if address % 2 == 0 { 0xff } else { 0xd0 };
+            *byte = place.and_then(|place| self.code.get(place)).copied().unwrap_or(of_module);
+        }
+        Some(())
+    }
+}
+
+fn walk_generated(code: &[(usize, &[u8])], fp: u64, words: &[u64]) -> Found {
+    let mut generated = Generated { code: vec![0x90; 0x100] };
+    for (place, bytes) in code {
+        generated.code[*place..place + bytes.len()].copy_from_slice(bytes);
+    }
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let memory = SliceMemory::new(at(STACK), &bytes);
+    let stack = AddressRange::new(at(STACK), at(STACK + bytes.len() as u64));
+    let registers = Registers::<X86_64>::new(GENERATED + 0x20, STACK, fp);
+    let walk = Walk::new(registers, memory, generated).with_stack(stack);
+    let mut walk = walk.from_return_address();
+    let frames = walk.by_ref().map(|frame| (frame.frame, frame.found_by)).collect();
+    (frames, walk.stop_reason().unwrap())
+}
+
+const CALL: &[u8] = &[0xff, 0xd7];
+
+#[test]
+fn frame_pointer_step_needs_a_call_before_its_return() {
+    let first = (ra(GENERATED + 0x20), FoundBy::Context);
+    let by_frame_pointer = |address| (ra(address), FoundBy::FramePointer);
+    let words = [0, STACK + 0x30, GENERATED + 0x82, 0, 0, 0, 0, CODE + 0x10];
+    let (frames, stop) = walk_generated(&[(0x80, CALL)], STACK + 8, &words);
+    assert_eq!(frames, [first, by_frame_pointer(GENERATED + 0x82), by_frame_pointer(CODE + 0x10)]);
+    assert_eq!(stop, StopReason::EndOfStack, "the last frame pointer is zero");
+
+    // Without a call, in a JIT's code, it counts if the next record is one.
+    let (frames, _) = walk_generated(&[], STACK + 8, &words);
+    assert_eq!(frames.len(), 3);
+    for (what, saved, next) in [
+        ("the next record returns to data", STACK + 0x30, 0x1234),
+        ("the next record lies below", STACK, CODE + 0x10),
+        ("there is no next record", 0, CODE + 0x10),
+        ("the next record is unaligned", STACK + 0x31, CODE + 0x10),
+    ] {
+        let words = [0, saved, GENERATED + 0x82, 0, 0, 0, 0, next];
+        let (frames, stop) = walk_generated(&[], STACK + 8, &words);
+        assert_eq!(frames, [first], "{what}");
+        assert_eq!(stop, StopReason::NoUnwindInfo { pc: at(GENERATED + 0x20) }, "{what}");
+    }
+}
+
+#[test]
+fn module_code_needs_a_call_before_its_return() {
+    // The module's code is `call rax` throughout: odd addresses are inside of one.
+    for (address, frames) in [(CODE + 0x10, 2), (CODE + 0x11, 1), (CODE + 0x200, 1)] {
+        assert_eq!(walk_generated(&[], STACK + 8, &[0, 0, address]).0.len(), frames, "{address:#x}");
+    }
+}
+
+#[test]
+fn trampoline_of_python_is_stepped_without_frame_pointer() {
+    let code = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
+    let words = [0xdead, CODE + 0x10, 0, 0];
+    let (frames, _) = walk_generated(&[(0x1a, &code)], 0x1234, &words);
+    let found = [(ra(GENERATED + 0x20), FoundBy::Context), (ra(CODE + 0x10), FoundBy::KnownCode)];
+    assert_eq!(frames, found);
+    // The word where the return address belongs is data: the shape alone proves nothing.
+    let (frames, _) = walk_generated(&[(0x1a, &code)], 0x1234, &[0xdead, 0x1234, 0, 0]);
+    assert_eq!(frames.len(), 1);
+}
+
 #[test]
 fn walk_ends_at_implausible_frame_pointer() {
     let section = functions(&CieSpec::x86_64(), &[program()]);

@@ -22,6 +22,7 @@ use cairn_analysis::heap::{
 };
 use cairn_format::Hexadecimal;
 use cairn_recording::EndReason;
+use cairn_symbols::shorten::shorten;
 use serde::Serialize;
 
 use crate::columns::{MOST, put, put_signed};
@@ -323,6 +324,14 @@ fn add_calls(columns: &mut Columns, strings: &mut Strings, names: &Names<'_>, fr
     columns.add("call_line", lines.map(|line| u64::from(line.and_then(|line| line.line).unwrap_or(0))));
     add_sums(columns, "call", frames.nodes.iter().map(|node| &node.own));
     columns.add("function_name", functions.iter().map(|&(name, _, _)| name));
+    let short: Vec<u64> = functions
+        .iter()
+        .map(|&(name, _, _)| {
+            let short = shorten(&strings.texts[name as usize]).into_owned();
+            strings.number(&short)
+        })
+        .collect();
+    columns.add("function_short_name", short);
     columns.add("function_module", functions.iter().map(|&(_, module, _)| module));
     columns.add("function_kind", functions.iter().map(|&(_, _, kind)| kind));
 }

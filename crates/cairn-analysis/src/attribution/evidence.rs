@@ -1,4 +1,4 @@
-//! What the path of a source file, the path of a module, and the form of a name say about an owner.
+//! Evidence for owners: the path of a source file, the path of a module, and the form of a name.
 
 use super::rules::{
     self, FunctionRule, HOSTS, LIBRARY_DIRECTORIES, MODULES, Matches, RUST_CRATES, RUST_STANDARD_CRATES,
@@ -55,7 +55,7 @@ fn host(file: &str) -> Option<&'static str> {
     let is_version =
         |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | 'd' | 't'));
     let is = |program: &&str| file.strip_prefix(*program).is_some_and(is_version);
-    HOSTS.iter().find(|host| host.programs.iter().any(|program| is(&program))).map(|host| host.name)
+    HOSTS.iter().find(|host| host.programs.iter().any(is)).map(|host| host.name)
 }
 
 /// `sqlite3` of `libsqlite3.so.0.8.6`.
@@ -197,8 +197,9 @@ fn first_crate(path: &str) -> Option<&str> {
     first.chars().all(|c| c.is_alphanumeric() || c == '_').then_some(first)
 }
 
-/// The path that decides about a Rust name: `a::b` of `<a::b as c::d>::e`, and `c::d` of
-/// `<T as c::d>::e`.
+/// The path that decides about a Rust name.
+///
+/// It is `a::b` of `<a::b as c::d>::e`, and `c::d` of `<T as c::d>::e`.
 pub(super) fn rust_path(name: &str) -> &str {
     let Some(inner) = name.strip_prefix('<') else { return name };
     let of_type = inner.trim_start_matches(['&', '*', '(', '[', '<']);

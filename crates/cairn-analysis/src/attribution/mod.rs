@@ -1,4 +1,5 @@
-//! Decides whose each frame of a stack is: the user's, a library's, the language's, the allocator's.
+//! Decides whose each frame of a stack is: the user's, a library's, a language's, or the
+//! allocator's.
 //!
 //! A stack is never shortened. Lists name the innermost frame that is the user's; trees and stacks
 //! leave out, *fold*, the frames that say nothing about why memory was allocated. This module is
@@ -50,7 +51,7 @@ pub enum OwnerKind {
     Interpreter,
     /// The standard library of a language.
     StandardLibrary,
-    /// What leads to `main` or a thread's function, and the loader.
+    /// The way to `main` or to a thread's function, and the loader.
     Runtime,
     /// A function that only passes a request on to the allocator: `zmalloc`.
     Wrapper,
@@ -123,7 +124,7 @@ pub struct FoldRules {
     pub internals: bool,
     /// Only stacks with such a frame are counted; the frame counts as the user's.
     pub focus: Vec<FramePattern>,
-    /// Folded, whoever their owner is.
+    /// Folded, also where their owner is the user.
     pub hidden: Vec<FramePattern>,
     /// The user's.
     pub mine: Vec<FramePattern>,
@@ -295,7 +296,7 @@ impl Attribution {
         if !frame.is_named {
             return Verdict::of(module);
         }
-        // What a language's interpreter runs: its files decide, not the place of its code.
+        // Files decide about the code of interpreted languages, not the place of its machine code.
         if let Some(owner) =
             frame.file.and_then(evidence::of_script).or_else(|| evidence::of_jit_name(frame.function))
         {

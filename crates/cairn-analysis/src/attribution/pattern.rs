@@ -31,8 +31,10 @@ pub struct FrameText<'a> {
     pub library: &'a str,
 }
 
-/// A pattern of frames: `PATTERN` for any property, or `function=`, `module=`, `file=` or `crate=`
-/// in front of it.
+/// A pattern of frames.
+///
+/// It is compared with any property, or with the one in front of it: `function=`, `module=`,
+/// `file=` or `crate=`.
 ///
 /// ```
 /// use cairn_analysis::attribution::{FramePattern, FrameText};

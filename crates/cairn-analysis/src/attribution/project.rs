@@ -60,7 +60,7 @@ pub enum ProjectError {
     Contents {
         /// The file.
         path: PathBuf,
-        /// What is wrong, in a sentence.
+        /// The fault, in a sentence.
         why: String,
     },
 }

@@ -15,13 +15,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{OwnerKind, plain_name};
 use crate::heap::{FunctionId, HeapProfile, Names, Position};
 
-/// Frames outside of the allocator that are examined, beside the innermost one; 3, because a
-/// function that calls two levels of helpers is no wrapper any more.
+/// Frames outside of the allocator that are examined, beside the innermost one.
+///
+/// 3, because a function that calls two levels of helpers is no wrapper any more.
 const FRAMES_OUTSIDE: usize = 3;
 /// Wrappers that call wrappers; 6, because SQLite has five layers.
 const MOST_LEVELS: usize = 6;
-/// Stacks that are examined, the most frequent first; enough for 99 % of the calls of the largest
-/// recording at hand (a compiler's, 200,000 stacks).
+/// Stacks that are examined, the most frequent first.
+///
+/// 50,000, so that the search costs less than the rows do; the rarest stacks have few calls.
 const MOST_STACKS: usize = 50_000;
 /// Share of a wrapper's calls that end in it.
 const LEAST_END_SHARE: f64 = 0.95;
@@ -33,8 +35,7 @@ const LEAST_CALLERS: usize = 8;
 const LEAST_SHARE_OF_MODULE: f64 = 0.9;
 /// Share of the other one of the two: a few large blocks may come from elsewhere.
 const LEAST_OTHER_SHARE: f64 = 0.5;
-/// Share of a module's calls and bytes below which a function is not important enough to be a wrapper by its
-/// behaviour alone.
+/// Share of a module's calls or bytes that a wrapper by behaviour alone has at least.
 const LEAST_OWN_SHARE: f64 = 0.05;
 
 /// A function that the recording shows to be a wrapper of the allocator.
@@ -86,7 +87,7 @@ impl Flow {
     }
 }
 
-/// What is known of a function at one level of the search.
+/// The calls of a function at one level of the search.
 #[derive(Default)]
 struct Candidate {
     ends: Flow,
@@ -126,7 +127,7 @@ pub(crate) fn find(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<FoundWra
                 _ => {}
             }
         }
-        // What calls a wrapper and nothing else is more often a constructor than a wrapper.
+        // A caller of a wrapper that calls nothing else is more often a constructor.
         if level == 0 {
             wrappers.extend(by_behaviour(&paths, names, &candidates, &wrappers));
         }

@@ -2,7 +2,7 @@
 
 use super::recording_stacks::end_nanos;
 use super::unfreed::Unfreed;
-use cairn_recording::{EndReason, Finding, Growth, Recording};
+use cairn_recording::{EndReason, Finding, Growth, PcKind, Recording};
 
 /// Facts about a recording beside its sums.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -129,6 +129,14 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
         notes: findings.iter().filter(is_note).map(ToString::to_string).collect(),
         damage: findings.iter().filter(|finding| finding.is_damage()).map(ToString::to_string).collect(),
     };
+    let without_tables = recording.stacks().count_of_kind(PcKind::ReturnWithoutTables);
+    if without_tables > 0 {
+        let note = format!(
+            "{without_tables} return addresses are in code without unwind tables, as JIT compilers make it: their callers were found by frame pointers"
+        );
+        about.notes.push(note.clone());
+        about.findings.push(note);
+    }
     for (from, to) in recording.pauses() {
         let (from, to) = (from as f64 / 1e9, to as f64 / 1e9);
         let note = format!(

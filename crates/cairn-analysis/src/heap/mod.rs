@@ -50,7 +50,9 @@ pub use heap_read::{HeapMark, HeapRead, MOST_MARKS};
 pub use live::{LiveFilter, LiveHeap, Update};
 pub use module_names::ModuleNames;
 pub use names::{Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position, find_common_wrappers};
-pub use patterns::{BadSuppression, Pattern, Suppressed, Suppressions, stacks_in_focus, stacks_with};
+pub use patterns::{
+    BadSuppression, Pattern, Suppressed, Suppressions, counted_stacks, stacks_in_focus, stacks_with,
+};
 pub use questions::{Asker, Entry, Group, Questions};
 pub use recorded::HeapRecording;
 pub use resident::{Resident, UsageSample};

@@ -69,7 +69,7 @@ impl Namer for ModuleNames {
         let mut names = self.names.borrow_mut();
         let place = |address: &&Address| {
             let kind = match address.kind {
-                PcKind::ReturnAddress => AddressKind::ReturnAddress,
+                PcKind::ReturnAddress | PcKind::ReturnWithoutTables => AddressKind::ReturnAddress,
                 PcKind::ProgramCounter => AddressKind::ProgramCounter,
                 _ => return None,
             };

@@ -219,6 +219,13 @@ impl<'a> Names<'a> {
         if wanted.is_empty() {
             return;
         }
+        wanted.retain(|&index| match (self.stacks.address(index), self.stacks.generated_name(index)) {
+            (Some(address), Some(frame)) => {
+                self.keep(index, address, vec![frame.clone()]);
+                false
+            }
+            _ => true,
+        });
         let asked: Vec<&Address> = wanted.iter().filter_map(|&index| self.stacks.address(index)).collect();
         let mut answers = self.namer.name(self.stacks, &asked).into_iter();
         for (&index, &address) in wanted.iter().zip(&asked) {
@@ -273,7 +280,7 @@ impl<'a> Names<'a> {
     /// Returns a name for an address about which nothing is known.
     fn stand_in(&self, address: &Address) -> Arc<str> {
         let reason = match address.kind {
-            PcKind::ReturnAddress | PcKind::ProgramCounter => None,
+            PcKind::ReturnAddress | PcKind::ReturnWithoutTables | PcKind::ProgramCounter => None,
             PcKind::NoUnwindInfo => Some("no unwind information"),
             PcKind::BadUnwindInfo => Some("unreadable unwind information"),
             PcKind::UnreadableMemory => Some("unreadable memory"),

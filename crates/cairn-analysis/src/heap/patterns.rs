@@ -294,6 +294,23 @@ pub fn stacks_with(names: &mut Names<'_>, functions: &[Pattern], modules: &[Patt
     has.into_iter().map(|(function, module)| function && module).collect()
 }
 
+/// Marks the stacks that filters and the focus of `names` count; `None` where they count all.
+///
+/// For [`Scope::stacks`](super::Scope::stacks).
+#[must_use]
+pub fn counted_stacks(
+    names: &mut Names<'_>,
+    functions: &[Pattern],
+    modules: &[Pattern],
+) -> Option<Vec<bool>> {
+    let is_filtered = !functions.is_empty() || !modules.is_empty();
+    let filtered = is_filtered.then(|| stacks_with(names, functions, modules));
+    match (filtered, stacks_in_focus(names)) {
+        (Some(one), Some(other)) => Some(one.iter().zip(&other).map(|(&a, &b)| a && b).collect()),
+        (one, other) => one.or(other),
+    }
+}
+
 /// Marks the stacks with a frame in focus; `None` where nothing was put into focus.
 ///
 /// For [`Scope::stacks`](super::Scope::stacks); the names of all addresses are found.

@@ -248,8 +248,9 @@ impl<'a> Questions<'a> {
         self.names.outwards(asker).map(|position| self.names.at_position(position)).collect()
     }
 
-    /// How many frames of a stack [`frames`](Self::frames) leaves out: folded ones, and those that
-    /// the one that asked called.
+    /// How many frames of a stack [`frames`](Self::frames) leaves out.
+    ///
+    /// These are folded ones, and those that the one that asked called.
     #[must_use]
     pub fn left_out(&mut self, stack: u32, asker: Position) -> usize {
         let shown = self.frames(stack, asker).len();

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use super::recording_fold::MOST_NANOS;
 use super::sampling::Sampling;
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
-use cairn_recording::{PcKind, Recording, StackId};
+use cairn_recording::{CodeFileKind, PcId, PcKind, Recording, StackId};
+use cairn_symbols::{GeneratedFormat, GeneratedNames, GeneratedPiece, SeenAddress};
 
 /// How long a recording lasted, as far as it is known without reading events.
 pub(super) fn end_nanos(recording: &Recording) -> Option<u64> {
@@ -19,6 +20,41 @@ pub(super) fn sampling(recording: &Recording) -> Sampling {
     match sampled {
         Some(mean_bytes) if mean_bytes > 0 => Sampling::Poisson { mean_bytes },
         _ => Sampling::All,
+    }
+}
+
+/// Names the addresses outside of modules, where JIT compilers have said what is there.
+fn name_generated_code(recording: &Recording, pcs: &[Option<PcId>], stacks: &mut Stacks) {
+    let generated = recording.generated_code();
+    if generated.is_empty() {
+        return;
+    }
+    let pieces = generated.pieces().map(|piece| GeneratedPiece {
+        format: match piece.kind {
+            CodeFileKind::PerfMap => GeneratedFormat::PerfMap,
+            CodeFileKind::JitDump => GeneratedFormat::JitDump,
+        },
+        file: piece.file,
+        bytes: &piece.bytes,
+    });
+    let (mut numbers, mut seen) = (Vec::new(), Vec::new());
+    for ((number, pc), address) in (0..).zip(pcs).zip(stacks.addresses()) {
+        let back = match address.kind {
+            PcKind::ReturnAddress | PcKind::ReturnWithoutTables => 1,
+            PcKind::ProgramCounter => 0,
+            _ => continue,
+        };
+        if let (None, Some(pc)) = (address.module, *pc) {
+            let pieces_before = generated.pieces_before(pc);
+            numbers.push(number);
+            seen.push(SeenAddress { address: address.absolute.saturating_sub(back), pieces_before });
+        }
+    }
+    let found = GeneratedNames::new(pieces).resolve(&seen);
+    for (number, frame) in numbers.into_iter().zip(found) {
+        if let Some(frame) = frame {
+            stacks.name_generated(number, frame);
+        }
     }
 }
 
@@ -43,14 +79,14 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
     let tree = recording.stacks();
     stacks.reserve(tree.len(), tree.pcs_len());
     // The numbers of addresses and stacks stay as they are; tables of a damaged file have gaps.
-    let mut used: Vec<Option<cairn_recording::PcId>> = vec![None; tree.pcs_len()];
+    let mut used: Vec<Option<PcId>> = vec![None; tree.pcs_len()];
     for pc in tree.ids().filter_map(|id| tree.pc(id)) {
         if let Some(place) = used.get_mut(pc.index()) {
             *place = Some(pc);
         }
     }
     let unknown = Address { kind: PcKind::ReturnAddress, absolute: 0, stated: 0, module: None };
-    for pc in used {
+    for &pc in &used {
         let frame = pc.and_then(|pc| recording.frame(pc));
         stacks.add_address(frame.map_or(unknown, |frame| {
             let (module, bias) = match frame.place {
@@ -64,6 +100,7 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
             Address { kind: frame.kind, absolute, stated: absolute.wrapping_sub(bias), module }
         }));
     }
+    name_generated_code(recording, &used, &mut stacks);
     for number in 1..tree.len() as u32 {
         let id = StackId::from_number(number);
         let parent = tree.parent(id).map_or(NO_FRAMES, StackId::number);

@@ -283,8 +283,10 @@ pub struct FrameJson {
     pub line: Option<u32>,
     /// Path of its module.
     pub module: Option<String>,
-    /// The kind of its owner: `mine`, `library`, `unknown`, `interpreter`, `standard-library`,
-    /// `runtime`, `wrapper` or `allocator`.
+    /// The kind of its owner.
+    ///
+    /// It is `mine`, `library`, `unknown`, `interpreter`, `standard-library`, `runtime`, `wrapper`
+    /// or `allocator`.
     pub owner: &'static str,
     /// The library, language or interpreter that owns it; absent for the user's code.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,10 @@
 //! The stacks of a recording, as analysis needs them: a tree of numbered addresses, with their
 //! modules.
 
+use std::collections::BTreeMap;
+
 use cairn_format::recording::PcKind;
+use cairn_symbols::SourceFrame;
 
 /// Stacks as nodes of a tree: node 0 is the empty stack, every other node adds one inner call.
 ///
@@ -12,6 +15,8 @@ pub struct Stacks {
     nodes: Vec<Node>,
     addresses: Vec<Address>,
     modules: Vec<Module>,
+    /// By address: the name of code that a JIT compiler made.
+    generated: BTreeMap<u32, SourceFrame>,
     program: Option<u32>,
 }
 
@@ -93,6 +98,17 @@ impl Stacks {
         let module = address.module.filter(|&(module, _)| (module as usize) < self.modules.len());
         self.addresses.push(Address { module, ..address });
         index_of_last(&self.addresses)
+    }
+
+    /// Names an address that lies in the code of a JIT compiler.
+    pub fn name_generated(&mut self, address: u32, frame: SourceFrame) {
+        self.generated.insert(address, frame);
+    }
+
+    /// Returns the name of an address in the code of a JIT compiler, if that has named it.
+    #[must_use]
+    pub fn generated_name(&self, address: u32) -> Option<&SourceFrame> {
+        self.generated.get(&address)
     }
 
     /// Adds `parent` with one more inner call, and returns its number; `None` if an argument is

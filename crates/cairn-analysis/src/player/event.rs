@@ -75,14 +75,14 @@ impl PlayedFrame {
     /// Reports whether this is code, as opposed to the reason why the stack ends.
     #[must_use]
     pub const fn is_code(&self) -> bool {
-        matches!(self.kind, PcKind::ReturnAddress | PcKind::ProgramCounter)
+        matches!(self.kind, PcKind::ReturnAddress | PcKind::ReturnWithoutTables | PcKind::ProgramCounter)
     }
 
     /// Returns the lookup of the frame, and its file; `None` outside of all modules.
     #[must_use]
     pub fn lookup<'t>(&self, tables: &'t dyn Tables) -> Option<(&'t ModuleKey, Lookup)> {
         let kind = match self.kind {
-            PcKind::ReturnAddress => AddressKind::ReturnAddress,
+            PcKind::ReturnAddress | PcKind::ReturnWithoutTables => AddressKind::ReturnAddress,
             PcKind::ProgramCounter => AddressKind::ProgramCounter,
             _ => return None,
         };
@@ -95,7 +95,7 @@ impl PlayedFrame {
     pub fn end_reason(&self) -> Option<String> {
         let address = self.address;
         Some(match self.kind {
-            PcKind::ReturnAddress | PcKind::ProgramCounter => return None,
+            PcKind::ReturnAddress | PcKind::ReturnWithoutTables | PcKind::ProgramCounter => return None,
             PcKind::NoUnwindInfo => format!("no unwind information at {address}"),
             PcKind::BadUnwindInfo => format!("malformed unwind information at {address}"),
             PcKind::UnreadableMemory => format!("unreadable memory at {address}"),

@@ -7,7 +7,7 @@
 //!   engine                                        the hot path
 //!   thread  walk                                  the state of a thread; whole walks
 //!   process                                       the state of the process
-//!   tree  pcs  modules  headerless                stacks, addresses, and where unwind tables lie
+//!   tree  pcs  modules  headerless  generated     stacks, addresses, and where code and its tables lie
 //!   index  region  stack_memory  stack_bounds     tables that grow; readable memory
 //!   arch  mapping  own_memory  thread_pointer     the processor and the kernel
 //! ```
@@ -18,6 +18,7 @@ use arch::engine;
 #[cfg(target_arch = "x86_64")]
 mod engine;
 mod entry;
+mod generated;
 mod headerless;
 mod index;
 mod mapping;

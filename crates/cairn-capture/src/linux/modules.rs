@@ -85,10 +85,21 @@ impl Modules for LoadedModules {
         unsafe { frame_table(header, readable_segment(&object, header)?) }
     }
 
+    /// True in modules only. Walks ask [`Process`](crate::linux::process::Process) instead, which
+    /// knows the code that a JIT made as well.
     fn is_executable(&self, address: AbsoluteAddress) -> bool {
-        // No module covers JIT code; its frames end the walk with a reason.
         Self::find(address).is_some()
     }
+}
+
+/// True when `address` lies in a module.
+pub(crate) fn is_in_module(address: u64) -> bool {
+    LoadedModules::find(AbsoluteAddress::new(address)).is_some()
+}
+
+/// True when the loader can say which addresses are in modules.
+pub(crate) fn are_modules_known() -> bool {
+    find_object().is_some()
 }
 
 /// The unwind table whose header lies at `header`.
@@ -226,7 +237,8 @@ pub(crate) fn rule_of(pc: u64) -> Rule {
     // The call lies below the address it returns to, and may be the last instruction of its
     // function.
     let lookup = AbsoluteAddress::new(pc.wrapping_sub(1));
-    rule_in(LoadedModules.frame_table(lookup).as_ref(), lookup.value())
+    let rule = rule_in(LoadedModules.frame_table(lookup).as_ref(), lookup.value());
+    if rule == Rule::NO_TABLES { arch::rule_without_tables(pc) } else { rule }
 }
 
 #[inline]

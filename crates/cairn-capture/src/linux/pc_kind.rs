@@ -27,7 +27,7 @@ pub(crate) fn of_stop(reason: StopReason) -> Option<(PcKind, u64)> {
 /// Returns the code that an address of this kind refers to: `None` when it refers to no code.
 pub(crate) fn code_address(kind: PcKind, pc: u64) -> Option<AbsoluteAddress> {
     match kind {
-        PcKind::ReturnAddress => Some(AbsoluteAddress::new(pc.wrapping_sub(1))),
+        PcKind::ReturnAddress | PcKind::ReturnWithoutTables => Some(AbsoluteAddress::new(pc.wrapping_sub(1))),
         PcKind::ProgramCounter | PcKind::NoUnwindInfo | PcKind::BadUnwindInfo | PcKind::NoProgress => {
             Some(AbsoluteAddress::new(pc))
         }

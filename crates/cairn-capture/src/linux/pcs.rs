@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use cairn_format::{AbsoluteAddress, Frame};
 use cairn_unwind::StopReason;
 
-use crate::linux::arch::Rule;
+use crate::linux::arch::{self, Rule};
 use crate::linux::index::{Index, MIX};
 use crate::linux::modules::Identities;
 use crate::linux::pc_kind::{self, PcKind};
@@ -31,6 +31,9 @@ pub(crate) struct PcEntry {
 
 const _: () = assert!(size_of::<PcEntry>() == 16);
 
+/// Flag of [`PcEntry::kind`]: a call instruction was found in front of the address.
+const PROVEN: u32 = 1 << 8;
+
 // SAFETY: the three fields are atomics, and fill the 16 bytes without padding.
 unsafe impl ZeroedAtomics for PcEntry {}
 
@@ -45,11 +48,16 @@ impl PcEntry {
         Rule::from_bits(self.rule.load(Ordering::Relaxed))
     }
 
+    /// The kind, as recordings have it.
+    pub(crate) fn kind(&self) -> PcKind {
+        pc_kind::from_bits(self.kind.load(Ordering::Relaxed) & !PROVEN)
+    }
+
     /// The frame, or the reason why the stack ends here.
     pub(crate) fn meaning(&self) -> Result<Frame, StopReason> {
         let address = AbsoluteAddress::new(self.pc());
-        Err(match pc_kind::from_bits(self.kind.load(Ordering::Relaxed)) {
-            PcKind::ReturnAddress => return Ok(Frame::ReturnAddress(address)),
+        Err(match self.kind() {
+            PcKind::ReturnAddress | PcKind::ReturnWithoutTables => return Ok(Frame::ReturnAddress(address)),
             PcKind::ProgramCounter => return Ok(Frame::ProgramCounter(address)),
             PcKind::NoUnwindInfo => StopReason::NoUnwindInfo { pc: address },
             PcKind::BadUnwindInfo => StopReason::BadUnwindInfo { pc: address },
@@ -140,7 +148,9 @@ impl Pcs {
         let entry = self.entries().get(number as usize)?;
         entry.pc.store(pc, Ordering::Relaxed);
         entry.rule.store(rule.bits(), Ordering::Relaxed);
-        entry.kind.store(kind as u32, Ordering::Relaxed);
+        let has_tables = kind != PcKind::ReturnAddress || arch::has_tables(rule);
+        let kind = if has_tables { kind } else { PcKind::ReturnWithoutTables };
+        entry.kind.store(kind.number(), Ordering::Relaxed);
         Some(number)
     }
 
@@ -149,6 +159,20 @@ impl Pcs {
     pub(crate) fn identity(&self, number: u32) -> u32 {
         let place = self.identities.elements().get(number as usize);
         place.map_or(0, |identity| identity.load(Ordering::Relaxed))
+    }
+
+    /// True when a call instruction was found in front of this return address.
+    pub(crate) fn is_proven(&self, pc: u64) -> bool {
+        let number = self.number(pc, PcKind::ReturnAddress);
+        let entry = number.and_then(|number| self.entries().get(number as usize));
+        entry.is_some_and(|entry| entry.kind.load(Ordering::Relaxed) & PROVEN != 0)
+    }
+
+    /// Notes that a call instruction is in front of a numbered return address.
+    pub(crate) fn set_proven(&self, number: u32) {
+        if let Some(entry) = self.entries().get(number as usize) {
+            entry.kind.fetch_or(PROVEN, Ordering::Relaxed);
+        }
     }
 
     /// Numbers an address while a module is being unloaded. A number from the index is used only if
@@ -175,8 +199,7 @@ impl Pcs {
             let (Some(entry), Some(identity)) = (entries.get(number), identities.get(number)) else {
                 return true;
             };
-            let kind = pc_kind::from_bits(entry.kind.load(Ordering::Relaxed));
-            now.identity_at(entry.pc(), kind) != identity.load(Ordering::Relaxed)
+            now.identity_at(entry.pc(), entry.kind()) != identity.load(Ordering::Relaxed)
         });
     }
 
@@ -203,7 +226,15 @@ impl Pcs {
 
 fn is_entry(entries: Elements<'_, PcEntry>, number: u32, pc: u64, kind: PcKind) -> bool {
     let entry = entries.get(number as usize);
-    entry.is_some_and(|entry| entry.pc() == pc && entry.kind.load(Ordering::Relaxed) == kind as u32)
+    entry.is_some_and(|entry| entry.pc() == pc && same_role(entry.kind(), kind))
+}
+
+/// True for two kinds that exclude each other.
+///
+/// A return address is without tables by its rule, and not by the stack that it is in.
+fn same_role(one: PcKind, other: PcKind) -> bool {
+    let role = |kind| if kind == PcKind::ReturnWithoutTables { PcKind::ReturnAddress } else { kind };
+    role(one) == role(other)
 }
 
 fn hash(pc: u64) -> u32 {

@@ -5,9 +5,13 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::linux::arch::Rule;
+use cairn_unwind::{CALL_BYTES, Machine};
+
+use crate::linux::arch::{Native, Rule};
+use crate::linux::generated::{self, Evidence};
 use crate::linux::module_state::ModuleState;
-use crate::linux::modules::{identity_at, rule_of};
+use crate::linux::modules::{self, identity_at, rule_of};
+use crate::linux::own_memory;
 use crate::linux::pc_kind::PcKind;
 use crate::linux::pcs::Pcs;
 use crate::linux::tree::{Tree, TreeFull};
@@ -51,6 +55,49 @@ impl Process {
         }
         let add = || self.pcs.add(pc, kind, rule(), identity_at(pc, kind, &self.module_state), 0);
         self.pcs.number(pc, kind).or_else(add)
+    }
+
+    /// The rule that a return address got with its number; `None` for one without a number.
+    pub(crate) fn rule_of_number(&self, pc: u64) -> Option<Rule> {
+        let number = self.pcs.number(pc, PcKind::ReturnAddress)?;
+        Some(self.pcs.entries().get(number as usize)?.rule())
+    }
+
+    /// Decides whether a call returns to `address`.
+    ///
+    /// It is executable then, and a call instruction is in front of it.
+    ///
+    /// The proof is remembered with the number of the address, and remains: code in front of a
+    /// return address may change while its frame is live, and the frame does not.
+    pub(crate) fn is_return_address(&self, address: u64) -> bool {
+        if self.pcs.is_proven(address) {
+            return true;
+        }
+        let mut code = [0; CALL_BYTES];
+        if !Native::ends_with_call(own_memory::read_before(address, &mut code))
+            || !self.is_executable(address, Evidence::Call)
+        {
+            return false;
+        }
+        if !self.module_state.is_unloading()
+            && let Some(number) = self.number(address, PcKind::ReturnAddress)
+        {
+            self.pcs.set_proven(number);
+        }
+        true
+    }
+
+    /// True when `address` lies in a module, or in executable memory outside of all.
+    pub(crate) fn is_executable(&self, address: u64, evidence: Evidence) -> bool {
+        modules::is_in_module(address) || self.is_generated(address, evidence)
+    }
+
+    /// True when `address` lies in executable memory that belongs to no module.
+    pub(crate) fn is_generated(&self, address: u64, evidence: Evidence) -> bool {
+        modules::are_modules_known()
+            && !modules::is_in_module(address)
+            // Stacks that were cut where this memory begins are cached with their end.
+            && generated::is_executable(address, evidence, || self.module_state.invalidate())
     }
 
     /// The node of the stack with these pc numbers, outermost first.

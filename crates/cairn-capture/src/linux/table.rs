@@ -64,6 +64,9 @@ pub struct StackRow {
     /// The innermost frame, or the reason why the frames inside of this row cannot be followed
     /// outward.
     pub frame: Result<Frame, StopReason>,
+    /// True when the frame is a return address in code that no unwind table covers. The frame
+    /// outside of it was found by its frame pointer, or by the known shape of its code.
+    pub is_without_tables: bool,
     /// The number of that frame.
     pub frame_id: FrameId,
     /// The module of that frame.
@@ -76,10 +79,15 @@ impl StackRow {
     pub fn kind_and_address(&self) -> (PcKind, u64) {
         match self.frame {
             Ok(Frame::ProgramCounter(address)) => (PcKind::ProgramCounter, address.value()),
-            Ok(frame) => (PcKind::ReturnAddress, frame.address().map_or(0, |address| address.value())),
+            Ok(frame) if self.is_without_tables => (PcKind::ReturnWithoutTables, address_of(frame)),
+            Ok(frame) => (PcKind::ReturnAddress, address_of(frame)),
             Err(reason) => pc_kind::of_stop(reason).unwrap_or((PcKind::Limit, 0)),
         }
     }
+}
+
+fn address_of(frame: Frame) -> u64 {
+    frame.address().map_or(0, AbsoluteAddress::value)
 }
 
 impl StackId {
@@ -108,9 +116,12 @@ impl StackId {
 }
 
 fn row(id: StackId, parent: u32, pc: u32) -> Option<StackRow> {
-    let frame = process().pcs.entries().get(pc as usize)?.meaning();
+    let entries = process().pcs.entries();
+    let entry = entries.get(pc as usize)?;
+    let (frame, is_without_tables) = (entry.meaning(), entry.kind() == PcKind::ReturnWithoutTables);
     let module = ModuleIdentity(process().pcs.identity(pc));
-    Some(StackRow { id, parent: StackId::from_node(parent), frame, frame_id: FrameId(pc), module })
+    let parent = StackId::from_node(parent);
+    Some(StackRow { id, parent, frame, is_without_tables, frame_id: FrameId(pc), module })
 }
 
 /// A place in the stack table, to read the rows that were added since the last time.

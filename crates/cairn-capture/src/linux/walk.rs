@@ -10,15 +10,18 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use cairn_format::{AbsoluteAddress, Frame};
-use cairn_unwind::{AddressRange, StopReason, Walk};
+use cairn_unwind::cfi::FrameTable;
+use cairn_unwind::{AddressRange, Machine, Modules, SHAPE_BYTES_BEFORE, StopReason, Walk};
 
 use crate::linux::arch::{
     Native, Rule, interrupted_sp, no_registers, take_interrupted_registers, take_own_registers,
 };
+use crate::linux::generated::Evidence;
 use crate::linux::mapping;
 use crate::linux::modules::{LoadedModules, rule_at};
+use crate::linux::own_memory;
 use crate::linux::pc_kind::{self, PcKind};
-use crate::linux::process::Process;
+use crate::linux::process::{Process, process};
 use crate::linux::stack_memory::StackMemory;
 
 /// Frames of the deepest stack; deeper ones are cut, and the cut is marked.
@@ -47,7 +50,7 @@ impl Start<'_> {
 /// The working memory of a whole walk, which a handler's stack has no room for. It takes three
 /// kilobytes, and more for deep stacks. Zeros are empty room.
 pub(crate) struct WalkRoom {
-    walk: MaybeUninit<Walk<Native, StackMemory, LoadedModules>>,
+    walk: MaybeUninit<Walk<Native, StackMemory, OwnCode>>,
     numbers: NumberList,
 }
 
@@ -55,6 +58,38 @@ impl WalkRoom {
     /// The first `count` numbers that the last walk found.
     pub(crate) fn numbers(&mut self, count: usize) -> &[u32] {
         self.numbers.all().get(..count).unwrap_or_default()
+    }
+}
+
+/// The code of this process: of its modules, and of JIT compilers.
+#[derive(Clone, Copy)]
+struct OwnCode;
+
+impl Modules for OwnCode {
+    fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>> {
+        LoadedModules.frame_table(address)
+    }
+
+    fn is_executable(&self, address: AbsoluteAddress) -> bool {
+        process().is_executable(address.value(), Evidence::Word)
+    }
+
+    fn is_generated(&self, address: AbsoluteAddress) -> bool {
+        process().is_generated(address.value(), Evidence::Word)
+    }
+
+    /// Walks read code only for its shape. An address that was numbered without a known shape has
+    /// none for good, because the hot path does not read the code again.
+    fn read_code(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
+        let pc = address.value().wrapping_add(SHAPE_BYTES_BEFORE as u64);
+        if process().rule_of_number(pc) == Some(Rule::NO_TABLES) {
+            return None;
+        }
+        (own_memory::read_bytes(address.value(), into) == into.len()).then_some(())
+    }
+
+    fn is_return_address<M: Machine>(&self, address: AbsoluteAddress) -> bool {
+        process().is_return_address(address.value())
     }
 }
 
@@ -107,13 +142,13 @@ impl NumberList {
 /// the stack before it is moved to its place.
 #[inline(never)]
 fn begin(
-    place: &mut MaybeUninit<Walk<Native, StackMemory, LoadedModules>>,
+    place: &mut MaybeUninit<Walk<Native, StackMemory, OwnCode>>,
     memory: StackMemory,
-) -> &mut Walk<Native, StackMemory, LoadedModules> {
+) -> &mut Walk<Native, StackMemory, OwnCode> {
     /// Frames between this function and the caller whose stack is captured; 64 is far more than
     /// there are.
     const OWN_FRAMES: u32 = 64;
-    let walk = Walk::new(no_registers(), memory, LoadedModules).with_stack(memory.frame_range());
+    let walk = Walk::new(no_registers(), memory, OwnCode).with_stack(memory.frame_range());
     place.write(walk.with_limit(MAX_DEPTH as u32 + OWN_FRAMES))
 }
 

@@ -1,6 +1,6 @@
 //! `cairn diff`: shows what grew between two recordings, or two moments of one.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::schema::DiffReport;
@@ -13,7 +13,7 @@ use clap::{Args, CommandFactory, ValueEnum};
 
 use super::fold_options::KnownLeakOptions;
 use super::heap_input::{HeapInput, OpenHeap, complain_about, failed, outcome_of, read, worse_of};
-use super::heap_text::{bytes, count, shortened, signed_bytes, signed_count, width};
+use super::heap_text::{bytes, count, list_name, name_columns, signed_bytes, signed_count};
 use super::options::{CostName, ListOptions, OutputOptions, TextOutput, ViewName, views};
 use crate::output::{Outcome, Palette, Progress, printable};
 
@@ -301,7 +301,7 @@ impl DiffCommand {
             return writeln!(output, "No stack costs more or less than before ({}).", name(diff.cost));
         }
         writeln!(output, "{strong}Changes ({}){strong:#}", name(diff.cost))?;
-        let width = width();
+        let columns = name_columns(self.output.is_stdout() && io::stdout().is_terminal());
         for entry in entries.iter().take(limit) {
             let growth = if diff.cost.is_bytes() {
                 signed_bytes(entry.growth())
@@ -317,8 +317,8 @@ impl DiffCommand {
             for (index, frame) in entry.frames.iter().take(most).enumerate() {
                 let lead = if index == 0 { String::new() } else { format!("{indent}{dim}← {dim:#}") };
                 let (name, place) = self.name_and_place(frame);
-                let room = width.saturating_sub(used + 2 + place.chars().count()).max(20);
-                let name = if self.list.full { name } else { shortened(&name, room) };
+                let room = columns.map(|columns| columns.saturating_sub(used + 2));
+                let name = if self.list.full { name } else { list_name(&name, &place, room) };
                 writeln!(output, "{lead}{function}{name}{function:#}{dim}{place}{dim:#}")?;
             }
             if entry.frames.len() > most {

@@ -12,8 +12,7 @@ use clap::Args;
 /// Which frames are folded.
 #[derive(Args, Default)]
 pub(crate) struct FoldOptions {
-    /// Show every frame: also those of the allocator, its wrappers, standard libraries, and in
-    /// front of main
+    /// Show every frame, also of the allocator, its wrappers, standard libraries and start-up
     #[arg(long)]
     internals: bool,
 

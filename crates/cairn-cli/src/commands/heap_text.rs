@@ -3,6 +3,8 @@
 use std::fmt::Write;
 
 use cairn_analysis::heap::{LineId, Names};
+use cairn_symbols::shorten::{fit, shorten, shorten_without_parameters};
+use unicode_width::UnicodeWidthStr;
 
 use crate::output::printable;
 
@@ -112,65 +114,29 @@ pub(crate) fn width() -> usize {
     stated.or_else(terminal).unwrap_or(100).clamp(60, 400)
 }
 
-/// Shortens a function's name to `most` characters.
+/// Returns the columns of the terminal, which names are cut to.
 ///
-/// Drops its parameters first, then its template arguments, then its middle.
-pub(crate) fn shortened(name: &str, most: usize) -> String {
-    let fits = |text: &str| text.chars().count() <= most;
-    if fits(name) {
-        return name.to_owned();
-    }
-    let without_parameters = without_brackets(name, '(', ')', 1);
-    if fits(&without_parameters) {
-        return without_parameters;
-    }
-    for depth in (1..=3).rev() {
-        let shorter = without_brackets(&without_parameters, '<', '>', depth);
-        if fits(&shorter) {
-            return shorter;
-        }
-    }
-    let short: Vec<char> = without_brackets(&without_parameters, '<', '>', 1).chars().collect();
-    if short.len() <= most {
-        return short.into_iter().collect();
-    }
-    // The end of a name says more than its start.
-    let front = most.saturating_sub(1) / 3;
-    let back = most.saturating_sub(1) - front;
-    short[..front].iter().chain(&['…']).chain(&short[short.len() - back..]).collect()
+/// `None` for a pipe or a file, in which nothing is cut.
+pub(crate) fn name_columns(is_terminal: bool) -> Option<usize> {
+    is_terminal.then(width)
 }
 
-/// The name with what is in the brackets of this depth replaced by `…`. A `<` or `>` of an operator
-/// is none, and neither is a bracket that begins the name, as in Rust's `<T as Trait>::f`.
-fn without_brackets(name: &str, open: char, close: char, from_depth: usize) -> String {
-    const ANONYMOUS: &str = "(anonymous namespace)";
-    let mut text = String::with_capacity(name.len());
-    let mut depth = 0_usize;
-    let mut rest = name;
-    while let Some(c) = rest.chars().next() {
-        let is_operator = ["operator", "operator<", "operator>", "-"].iter().any(|end| text.ends_with(end));
-        let taken = if rest.starts_with(ANONYMOUS) { ANONYMOUS.len() } else { c.len_utf8() };
-        let (part, behind) = rest.split_at(taken);
-        let is_plain = is_operator || taken > c.len_utf8() || rest.len() == name.len();
-        rest = behind;
-        if c == open && !is_plain {
-            depth += 1;
-            if depth <= from_depth {
-                text.push(open);
-            }
-            if depth == from_depth {
-                text.push('…');
-            }
-        } else if c == close && !is_plain && depth > 0 {
-            if depth <= from_depth {
-                text.push(close);
-            }
-            depth -= 1;
-        } else if depth < from_depth {
-            text.push_str(part);
+/// Fewest columns of a name, however long its place is.
+const LEAST_NAME: usize = 12;
+
+/// Shortens the name of a frame for a list, and cuts it to fit beside its place.
+///
+/// Both fit into `columns`; the place is never cut.
+/// Without a file, parameters tell overloads apart, and stay.
+pub(crate) fn list_name(name: &str, place: &str, columns: Option<usize>) -> String {
+    let short = if place.starts_with("  ") { shorten_without_parameters(name) } else { shorten(name) };
+    match columns {
+        Some(columns) => {
+            let room = columns.saturating_sub(place.width()).max(LEAST_NAME);
+            fit(&short, room, |text| text.width())
         }
+        None => short.into_owned(),
     }
-    text
 }
 
 /// The last part of a path.
@@ -259,21 +225,24 @@ mod tests {
     }
 
     #[test]
-    fn names_lose_parameters_before_their_middle() {
-        let name = "std::map<int, std::vector<S> >::operator[](int const&)";
+    fn list_names_fit_beside_their_place() {
+        let name = "std::map<Key, std::vector<S, std::allocator<S> > >::operator[](Key const&)";
+        let place = "  stl_map.h:501 [shop]";
         let cases = [
-            (60, name),
-            (45, "std::map<int, std::vector<S> >::operator[](…)"),
-            (44, "std::map<…>::operator[](…)"),
-            (26, "std::map<…>::operator[](…)"),
-            (20, "std::m…operator[](…)"),
+            (None, "std::map<Key, std::vector<S>>::operator[]"),
+            (Some(80), "std::map<Key, std::vector<S>>::operator[]"),
+            (Some(60), "std::map<Key, …>::operator[]"),
+            (Some(45), "std::map<…>::operator[]"),
+            (Some(20), "std…erator[]"),
         ];
-        for (most, short) in cases {
-            assert_eq!(shortened(name, most), short, "{most}");
+        for (columns, shown) in cases {
+            assert_eq!(list_name(name, place, columns), shown, "{columns:?}");
+            let shown = shown.width() + place.width();
+            assert!(columns.is_none_or(|columns| shown <= columns.max(LEAST_NAME + place.width())));
         }
-        assert_eq!(shortened("<Type as Trait<Other>>::f", 21), "<Type as Trait<…>>::f");
-        assert_eq!(shortened("operator<<(std::ostream&, S)", 20), "operator<<(…)");
-        assert_eq!(shortened("(anonymous namespace)::f(int, int, int)", 30), "(anonymous namespace)::f(…)");
+        // Parameters stay where no file tells overloads apart; wide characters have two columns.
+        assert_eq!(list_name("load(int)", " [shop]", None), "load(int)");
+        assert_eq!(list_name("読み込み::注文書を読む", " [shop]", Some(20)), "読…文書を読む");
     }
 
     #[test]

@@ -184,6 +184,7 @@ fn print_frame(
     }
     match frame.found_by {
         FoundBy::FramePointer => writeln!(output, "  (by frame pointer)"),
+        FoundBy::KnownCode => writeln!(output, "  (by the form of the code inside of it)"),
         _ => writeln!(output),
     }
 }
@@ -325,6 +326,7 @@ impl SnapshotFrameJson {
                 FoundBy::Cfi => "tables",
                 FoundBy::SignalFrame => "signal-frame",
                 FoundBy::FramePointer => "frame-pointer",
+                FoundBy::KnownCode => "known-code",
                 FoundBy::BadCall => "bad-call",
                 _ => "other",
             },

@@ -248,7 +248,8 @@ impl Top {
                 writeln!(out)?;
             }
             tables += 1;
-            for line in screen::plain(&app, width(), self.list.most_entries(USUAL_ROWS)) {
+            let rows = self.list.most_entries(USUAL_ROWS);
+            for line in screen::plain(&app, width(), rows, io::stdout().is_terminal()) {
                 writeln!(out, "{line}")?;
             }
             out.flush()?;

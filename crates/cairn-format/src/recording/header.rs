@@ -249,6 +249,8 @@ impl ChunkKind {
     ///
     /// A recording that was not closed is continued from the spool at this position.
     pub const PROGRESS: Self = Self(*b"PROG");
+    /// A piece of a file in which a JIT compiler names its code.
+    pub const GENERATED: Self = Self(*b"JITC");
     /// Totals of the recording, so that a report of totals reads one chunk.
     pub const SUMMARY: Self = Self(*b"SUMM");
     /// Sums of all events, so that a report need not read the events.

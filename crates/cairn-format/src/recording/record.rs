@@ -83,9 +83,9 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// Kind of a numbered address. The kinds from [`NoUnwindInfo`](Self::NoUnwindInfo) on take the
-    /// place outside the outermost frame of a stack that was not followed to its start, and give
-    /// the reason; the address is the one in the reason.
+    /// Kind of a numbered address. The kinds from [`NoUnwindInfo`](Self::NoUnwindInfo) to
+    /// [`Limit`](Self::Limit) take the place outside the outermost frame of a stack that was not
+    /// followed to its start, and give the reason; the address is the one in the reason.
     PcKind {
         /// A call returns there; looked up one byte before.
         ReturnAddress = 0,
@@ -106,6 +106,10 @@ numbered! {
         UnknownRegister = 7,
         /// The stack is deeper than a recorded stack can be.
         Limit = 8,
+        /// A call returns there, to code that no unwind table covers; looked up one byte before.
+        /// The frame outside of it was found by its frame pointer, or by the known bytes of its
+        /// code.
+        ReturnWithoutTables = 10,
     }
 }
 
@@ -141,6 +145,8 @@ numbered! {
         ///
         /// Calls through them are not recorded; the count is of places, not of calls.
         Passing = 5,
+        /// Bytes of the files in which JIT compilers name their code: there were too many.
+        CodeNames = 7,
     }
 }
 

@@ -117,6 +117,13 @@ impl LoadedModule {
         })
     }
 
+    /// Reads what the file has at `address`.
+    fn read_file(&self, address: AbsoluteAddress, into: &mut [u8], root: &Path) -> Option<()> {
+        let file = File::open(self.file_below(root)?).ok()?;
+        let stated = address.value().wrapping_sub(self.headers.bias);
+        file.read_exact_at(into, headers_of_file(&file)?.file_offset(stated)?).ok()
+    }
+
     fn read_table_from(&self, memory: &impl MemoryReader, header: AbsoluteAddress) -> Option<UnwindBytes> {
         let segment = self.headers.segment_at(header)?;
         let start = match frames_start(memory, header) {
@@ -280,5 +287,16 @@ impl<M: MemoryReader> Modules for ModulesInMemory<'_, M> {
 
     fn is_executable(&self, address: AbsoluteAddress) -> bool {
         self.map.mapping_at(address).is_some_and(|mapping| mapping.is_executable)
+    }
+
+    fn is_generated(&self, address: AbsoluteAddress) -> bool {
+        self.is_executable(address) && self.map.module_at(address).is_none()
+    }
+
+    fn read_code(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
+        self.memory.read(address, into).or_else(|| {
+            // A core omits the code of files.
+            self.map.module_at(address)?.read_file(address, into, self.map.root.as_deref()?)
+        })
     }
 }

@@ -102,7 +102,7 @@ impl LivePacked {
                 let header = look.header;
                 let (facts, tables) = (&mut *look.facts, &mut *look.tables);
                 let totals = read.and_then(|payload| {
-                    reader::take_table(place.kind, payload, header, facts, tables, &mut self.starts)
+                    reader::take_table(place, payload, header, facts, tables, &mut self.starts)
                 });
                 match totals {
                     Ok(None) => {}

@@ -7,6 +7,7 @@ use super::marks::ReadMarks;
 use super::progress::{Progress, take_progress};
 use super::rows::{self, ChangeCursor, Rare};
 use crate::error::{EndedEarly, Finding, RecordingError};
+use crate::generated::CodePiece;
 use crate::model::{At, Events, Fact, Mark, Wanted};
 use crate::packed::heap_events::HeapDecoder;
 use crate::source::Source;
@@ -54,13 +55,14 @@ pub(crate) struct OpenedPacked {
 
 /// Chunks of tables, in the order in which they are read: an address needs the module that it lies
 /// in.
-const TABLES: [ChunkKind; 7] = [
+const TABLES: [ChunkKind; 8] = [
     ChunkKind::FACTS,
     ChunkKind::MODULES,
     ChunkKind::THREADS,
     ChunkKind::CLOCKS,
     ChunkKind::ADDRESSES,
     ChunkKind::STACKS,
+    ChunkKind::GENERATED,
     ChunkKind::SUMMARY,
 ];
 const OTHERS: [ChunkKind; 4] = [ChunkKind::INDEX, ChunkKind::PROGRESS, ChunkKind::SUMS, ChunkKind::SLICES];
@@ -97,7 +99,7 @@ pub(crate) fn open(
         for place in places.iter().filter(|place| place.kind == kind) {
             let read = reader.read(source, place)?;
             let taken = read
-                .and_then(|payload| take_table(kind, payload, header, &mut facts, &mut tables, &mut starts));
+                .and_then(|payload| take_table(place, payload, header, &mut facts, &mut tables, &mut starts));
             let result = taken.map(|found| totals = found.or(totals.take()));
             if let Err(problem) = result {
                 findings.push(damaged(place, problem));
@@ -142,20 +144,26 @@ fn is_in_front_of(finding: &Finding, end: u64) -> bool {
 
 /// Takes what a chunk of tables holds; answers with the totals where that is what it holds.
 pub(crate) fn take_table(
-    kind: ChunkKind,
+    place: &ChunkPlace,
     payload: &[u8],
     header: &FileHeader,
     facts: &mut Vec<Fact>,
     tables: &mut TableBuilder,
     starts: &mut rows::Starts,
 ) -> Result<Option<Totals>, &'static str> {
-    match kind {
+    tables.place = place.offset;
+    match place.kind {
         ChunkKind::FACTS => facts.extend(parse_facts(payload)),
         ChunkKind::MODULES => rows::take_modules(payload, header.start_counter, tables, starts)?,
         ChunkKind::THREADS => rows::take_threads(payload, header.start_counter, tables)?,
         ChunkKind::CLOCKS => rows::take_clocks(payload, header.start_counter, &mut tables.clocks)?,
         ChunkKind::ADDRESSES => rows::take_pcs(payload, tables, starts)?,
         ChunkKind::STACKS => rows::take_words(payload, tables)?,
+        ChunkKind::GENERATED => {
+            let piece =
+                CodePiece::take(payload, place.first_nanos).ok_or("it is no piece of a known file")?;
+            tables.generated.add(place.offset, piece);
+        }
         ChunkKind::SUMMARY => return Totals::take(payload).map(Some).ok_or("it is too short"),
         _ => {}
     }

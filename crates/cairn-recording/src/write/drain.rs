@@ -16,6 +16,7 @@
 //! lost at all.
 
 mod clock;
+mod code_files;
 mod output;
 mod ring;
 
@@ -31,6 +32,7 @@ use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{EndReason, FileHeader, LossKind, SEGMENT_BYTES, Shape, control};
 
 use self::clock::DrainClock;
+use self::code_files::CodeFiles;
 use self::output::{MergedRecords, Output};
 use self::ring::SegmentRing;
 use crate::clock::TimeScale;
@@ -87,6 +89,7 @@ pub struct Drain {
     read_bytes: u64,
     /// Memory samples, each with the counter when it was taken, that are later than what is merged.
     usages: VecDeque<(u64, Usage)>,
+    code_files: CodeFiles,
     ending: Ending,
 }
 
@@ -209,6 +212,7 @@ impl Drain {
             merged_ticks: 0,
             read_bytes: 0,
             usages: VecDeque::new(),
+            code_files: CodeFiles::new(header.process, header.start_wall_nanos),
             ending: Ending::default(),
         };
         // When the disk is full already, what the program has is drained all the same, and used
@@ -245,7 +249,15 @@ impl Drain {
         }
         self.tick();
         let now = self.read_clocks();
+        let has_code = self.code_files.is_due();
+        if has_code {
+            // Addresses that were seen before these lines are in front of them.
+            self.output.packer.write_tables();
+        }
         let is_busy = self.read_new()?;
+        if has_code {
+            self.read_code_files(false);
+        }
         self.tick();
         // All that was stamped before the step before this one began is there now.
         let horizon = std::mem::replace(&mut self.clock.now_ticks, now);
@@ -305,6 +317,18 @@ impl Drain {
             pieces.push((load(at), load(at + 8), false));
         }
         (load(control::OWN_MEMORY_COUNT) == count).then_some(pieces)
+    }
+
+    /// Names the process on this machine, whose numbers may be others than in its container. The
+    /// files in which its JIT compilers name their code are found by it.
+    pub fn set_process(&mut self, process: u32) {
+        self.code_files.set_process(process);
+    }
+
+    fn read_code_files(&mut self, is_last: bool) {
+        let nanos = self.clock.scale.nanos_of_ticks(self.clock.now_ticks);
+        let packer = &mut self.output.packer;
+        self.code_files.read(nanos, is_last, |piece| packer.code_piece(&piece));
     }
 
     /// Adds the resources that the process uses now to the recording, and cairn's own part if
@@ -441,6 +465,8 @@ impl Drain {
     pub fn finish(mut self) -> Result<(Totals, Vec<Finding>), RecordingError> {
         while self.read_rest()?.is_busy {}
         self.merge_with_usages(u64::MAX);
+        self.read_code_files(true);
+        let lost_code_bytes = self.code_files.lost_bytes();
         let early = self.early_end();
         let reason = self.end_reason();
         let Self { output: Output { mut packer, mut findings, .. }, follower, clock, .. } = self;
@@ -459,6 +485,9 @@ impl Drain {
             }
         }
         packer.totals.end_reason = reason;
+        if lost_code_bytes > 0 {
+            control_words::note_loss(LossKind::CodeNames, lost_code_bytes, &mut findings);
+        }
         for finding in &findings {
             if let Finding::Lost { kind, count } = finding {
                 packer.totals.lost.push((*kind, *count));

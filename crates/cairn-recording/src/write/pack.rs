@@ -6,9 +6,10 @@ use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{ChunkKind, CounterKind, EndReason, FileHeader, LossKind, PcKind, Shape};
 
 use crate::error::{EndedEarly, Finding, RecordingError};
+use crate::generated::CodePiece;
 use crate::model::{
-    Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, StackId, Thread, Usage,
-    Wanted,
+    Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, PcId, StackId, Thread,
+    Usage, Wanted,
 };
 use crate::packed::chunk::ChunkWriter;
 use crate::packed::columns::{Put, Take};
@@ -162,6 +163,8 @@ pub(crate) struct Packer<W: Write> {
     /// Time of the last allocation or free.
     heap_nanos: u64,
     payload: Vec<u8>,
+    /// Names of generated code may not be in the file yet.
+    has_unwritten_code: bool,
     failure: Option<RecordingError>,
 }
 
@@ -190,6 +193,7 @@ impl<W: Write> Packer<W> {
             totals: Totals::default(),
             heap_nanos: 0,
             payload: Vec::new(),
+            has_unwritten_code: false,
             failure: None,
         })
     }
@@ -221,6 +225,23 @@ impl<W: Write> Packer<W> {
     pub(crate) fn pc(&mut self, number: u32, kind: PcKind, address: u64, module: u32, start: Option<u64>) {
         self.pcs.put(number, kind, address, module, start);
         self.flush_long_rows();
+    }
+
+    /// Writes a piece of a file that names generated code.
+    ///
+    /// Addresses that wait to be written follow it: the file was read after they were.
+    pub(crate) fn code_piece(&mut self, piece: &CodePiece) {
+        self.keep(|packer| {
+            packer.payload.clear();
+            piece.put(&mut packer.payload);
+            packer.chunks.write(ChunkKind::GENERATED, 1, piece.nanos, &packer.payload)
+        });
+        self.has_unwritten_code = true;
+    }
+
+    /// Writes the tables that wait: pieces of files that are given later are behind them.
+    pub(crate) fn write_tables(&mut self) {
+        self.keep(Self::flush_tables);
     }
 
     pub(crate) fn words(&mut self, first: u32, words: impl ExactSizeIterator<Item = u32>) {
@@ -299,7 +320,11 @@ impl<W: Write> Packer<W> {
 
     /// Whether anything is not in the file yet.
     pub(crate) fn has_unwritten(&self) -> bool {
-        !self.heap.is_empty() || !self.marks.is_empty() || self.changes.rows > 0 || self.pcs.rows > 0
+        !self.heap.is_empty()
+            || !self.marks.is_empty()
+            || self.changes.rows > 0
+            || self.pcs.rows > 0
+            || self.has_unwritten_code
     }
 
     /// Everything that was given goes to the file, in chunks that may be short.
@@ -311,6 +336,7 @@ impl<W: Write> Packer<W> {
             packer.flush_changes()?;
             packer.chunks.flush()
         });
+        self.has_unwritten_code = false;
         match self.failure.take() {
             Some(error) => Err(error),
             None => Ok(()),
@@ -496,10 +522,22 @@ pub fn pack(recording: &Recording, out: impl Write) -> Result<Totals, RecordingE
 
 fn pack_stacks<W: Write>(recording: &Recording, packer: &mut Packer<W>) {
     let stacks = recording.stacks();
+    let generated = recording.generated_code();
+    // Each address between the pieces that it was seen between. Most recordings have none.
+    let mut later: Vec<(usize, u32)> = Vec::new();
     for number in 1..stacks.pcs_len() as u32 {
-        if let Some((pc, kind)) = stacks.raw_pc(number).and_then(|pc| Some((pc, pc.kind()?))) {
-            let module = recording.module(ModuleId(pc.module));
-            packer.pc(number, kind, pc.address, pc.module, module.map(|module| module.start.value()));
+        match generated.pieces_before(PcId(number)) {
+            0 => pack_pc(recording, packer, number),
+            before => later.push((before, number)),
+        }
+    }
+    later.sort_unstable();
+    let mut later = later.into_iter().peekable();
+    for (index, piece) in generated.pieces().enumerate() {
+        packer.write_tables();
+        packer.code_piece(piece);
+        while let Some((_, number)) = later.next_if(|&(before, _)| before == index + 1) {
+            pack_pc(recording, packer, number);
         }
     }
     let mut run: Vec<u32> = Vec::new();
@@ -516,6 +554,13 @@ fn pack_stacks<W: Write>(recording: &Recording, packer: &mut Packer<W>) {
     }
     if !run.is_empty() {
         packer.words((stacks.len() + 1 - run.len()) as u32, run.drain(..));
+    }
+}
+
+fn pack_pc<W: Write>(recording: &Recording, packer: &mut Packer<W>, number: u32) {
+    if let Some((pc, kind)) = recording.stacks().raw_pc(number).and_then(|pc| Some((pc, pc.kind()?))) {
+        let module = recording.module(ModuleId(pc.module));
+        packer.pc(number, kind, pc.address, pc.module, module.map(|module| module.start.value()));
     }
 }
 

@@ -17,6 +17,7 @@
 //! The lines of a function precede its load record. The file name `\xff` repeats the previous
 //! entry's. Addresses are those of the process; of replaced code, the last is used.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -36,9 +37,11 @@ pub(crate) struct JitDump {
     ranges: Overlay,
 }
 
-struct CompiledFunction {
-    start: u64,
-    end: u64,
+pub(super) struct CompiledFunction {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Where the record that announces it ends.
+    pub(super) record_end: usize,
     /// Bounds of the name in the file.
     name: (usize, usize),
     /// Position and count of its lines in the file, counted from `lines_base`.
@@ -102,6 +105,23 @@ impl JitDump {
         let ranges = Overlay::new(dump.functions.iter().map(|function| (function.start, function.end)));
         let functions = dump.functions;
         Ok(Self { path: path.to_owned(), bytes, order, functions, ranges })
+    }
+
+    /// The functions, in the order of their records.
+    pub(super) fn announced(&self) -> impl Iterator<Item = &CompiledFunction> {
+        self.functions.iter()
+    }
+
+    /// Returns the name of the function of this number.
+    pub(super) fn name_of(&self, number: usize) -> Cow<'_, str> {
+        let (start, end) = self.functions.get(number).map_or((0, 0), |function| function.name);
+        text(&self.bytes, start, end)
+    }
+
+    /// Returns file, line and column of an address in the function of this number.
+    pub(super) fn place_in(&self, number: usize, address: u64) -> Option<(String, u32, u32)> {
+        let function = self.functions.get(number)?;
+        self.place(function.lines?, address.checked_sub(function.start)?)
     }
 
     /// Returns file, line and column of an address: those of the last entry at or before it.
@@ -169,7 +189,9 @@ impl ParseState<'_> {
         let waiting = self.lines.iter().rposition(|&(address, _)| address == start);
         let lines = waiting.map(|index| self.lines.swap_remove(index).1);
         let name = (name_start, name_start + name_bytes);
-        self.push(CompiledFunction { start, end: start.checked_add(size)?, name, lines }, number);
+        let function =
+            CompiledFunction { start, end: start.checked_add(size)?, record_end: end, name, lines };
+        self.push(function, number);
         Some(())
     }
 
@@ -185,7 +207,9 @@ impl ParseState<'_> {
         let &CompiledFunction { start, name, lines, .. } =
             &self.functions[*self.numbers.get(&number)? as usize];
         if start == old {
-            self.push(CompiledFunction { start: new, end: new.checked_add(size)?, name, lines }, number);
+            let function =
+                CompiledFunction { start: new, end: new.checked_add(size)?, record_end: end, name, lines };
+            self.push(function, number);
         }
         Some(())
     }

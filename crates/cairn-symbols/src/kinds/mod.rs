@@ -5,6 +5,7 @@
 //! they have no magic number.
 
 mod breakpad;
+mod generated;
 mod jitdump;
 mod macho;
 mod object_dwarf;
@@ -23,6 +24,8 @@ use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
 use crate::source::SymbolSource;
 use crate::{BuildId, Unknown};
+
+pub use generated::{GeneratedFormat, GeneratedNames, GeneratedPiece, SeenAddress};
 
 /// The bytes of a file, mapped or in memory.
 pub(crate) type Bytes = Arc<FileBytes>;

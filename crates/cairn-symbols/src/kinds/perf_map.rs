@@ -63,7 +63,7 @@ impl PerfMap {
 }
 
 /// Parses the address range of a line, and the position of its name.
-fn parse_line(line: &[u8]) -> Option<((u64, u64), usize)> {
+pub(super) fn parse_line(line: &[u8]) -> Option<((u64, u64), usize)> {
     let mut words = line.splitn(3, |&byte| byte == b' ');
     let (start, size, name) = (words.next()?, words.next()?, words.next()?);
     let name_at = start.len() + size.len() + 2;

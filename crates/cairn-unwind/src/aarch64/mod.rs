@@ -15,6 +15,7 @@
 //! trampoline has no unwind tables in newer kernels, so its frame is recognised by its contents:
 //! see `step.rs`.
 
+mod code;
 mod registers;
 mod rule;
 mod step;

@@ -4,6 +4,7 @@ use core::fmt;
 
 use cairn_format::{AbsoluteAddress, WordSize};
 
+use super::code;
 use super::registers::{PC, REGISTER_COUNT, SP, X19, X29, X30};
 use super::rule::{self, Aarch64Rule};
 use crate::cfi::CoreRow;
@@ -38,6 +39,10 @@ impl Machine for Aarch64 {
         matches!(register, X19..=X29)
     }
 
+    fn ends_with_call(code: &[u8]) -> bool {
+        code::ends_with_call(code)
+    }
+
     #[inline]
     fn pack(row: &CoreRow<'_>) -> Aarch64Rule {
         rule::pack(row)
@@ -56,16 +61,17 @@ impl Machine for Aarch64 {
         registers: &Registers<Self>,
         memory: &M,
         stack: AddressRange,
-        is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
+        proves_itself: &mut dyn FnMut(FrameRecord) -> bool,
     ) -> Result<Registers<Self>, StopReason> {
         let live = AddressRange::new(stack.start.max(AbsoluteAddress::new(registers.sp())), stack.end);
         let fp = registers.value(X29).ok_or(StopReason::UnknownRegister { register: X29 })?;
-        let record = FrameRecord::read(memory, fp, live, WordSize::Bits64)?;
+        let mut record = FrameRecord::read(memory, fp, live, WordSize::Bits64)?;
         let return_address = record.return_address.value() & registers.address_mask();
         if return_address == 0 {
             return Err(StopReason::EndOfStack);
         }
-        if !is_executable(AbsoluteAddress::new(return_address)) {
+        record.return_address = AbsoluteAddress::new(return_address);
+        if !proves_itself(record) {
             return Err(StopReason::NoUnwindInfo { pc: registers.pc() });
         }
         // The record may lie anywhere in its frame, so the caller's stack pointer is a lower bound.

@@ -8,6 +8,7 @@
 //!             | ...            | <- rsp
 //! ```
 
+mod code;
 mod registers;
 mod rule;
 mod step;

@@ -80,6 +80,8 @@ pub enum X86_64RuleKind {
     NeedsFullEvaluation,
     /// No table covers the code: try the frame pointer.
     NoTables,
+    /// No table covers the code, and its bytes had a known shape: read them again.
+    ByCode,
 }
 
 const KIND_BITS: u32 = 2;
@@ -97,6 +99,7 @@ const END_OF_STACK: u32 = 0;
 const NEEDS_FULL_EVALUATION: u32 = 1;
 const SIGNAL_FRAME: u32 = 2;
 const NO_TABLES: u32 = 3;
+const BY_CODE: u32 = 4;
 
 /// Distance of the interrupted registers from the stack pointer in Linux's signal trampoline. It is
 /// that of the `gregs`, which start at byte 40 of a `struct ucontext`.
@@ -117,6 +120,9 @@ impl X86_64Rule {
     pub const SIGNAL_FRAME: Self = Self::special(SIGNAL_FRAME);
     /// No table covers the code. The caller makes this rule for such addresses.
     pub const NO_TABLES: Self = Self::special(NO_TABLES);
+    /// No table covers the code, and its bytes had a known shape. The caller makes this rule for
+    /// such addresses.
+    pub const BY_CODE: Self = Self::special(BY_CODE);
 
     const fn special(code: u32) -> Self {
         Self(SPECIAL | code << KIND_BITS)
@@ -139,8 +145,11 @@ impl X86_64Rule {
 
     /// The rule "CFA = sp + `cfa_offset`", or `None` when it does not fit.
     #[must_use]
-    pub fn from_sp(cfa_offset: i64, saved_fp_below: Option<i64>) -> Option<Self> {
-        Self::pack(FROM_SP, cfa_offset, saved_fp_below).filter(|rule| rule.0 != 0)
+    pub const fn from_sp(cfa_offset: i64, saved_fp_below: Option<i64>) -> Option<Self> {
+        match Self::pack(FROM_SP, cfa_offset, saved_fp_below) {
+            Some(Self(0)) | None => None,
+            rule => rule,
+        }
     }
 
     /// The rule "CFA = fp + `cfa_offset`", or `None` when it does not fit.
@@ -156,11 +165,14 @@ impl X86_64Rule {
     }
 
     #[inline]
-    fn pack(kind: u32, cfa_offset: i64, saved_fp_below: Option<i64>) -> Option<Self> {
-        let cfa = by_8(cfa_offset, CFA_BITS)?;
+    const fn pack(kind: u32, cfa_offset: i64, saved_fp_below: Option<i64>) -> Option<Self> {
+        let Some(cfa) = by_8(cfa_offset, CFA_BITS) else { return None };
         let slot = match saved_fp_below {
             None => 0,
-            Some(below) => by_8(below, SLOT_BITS).filter(|&slot| slot != 0)?,
+            Some(below) => match by_8(below, SLOT_BITS) {
+                None | Some(0) => return None,
+                Some(slot) => slot,
+            },
         };
         Some(Self(kind | cfa << KIND_BITS | slot << SLOT_SHIFT))
     }
@@ -179,6 +191,7 @@ impl X86_64Rule {
                 0 => X86_64RuleKind::EndOfStack,
                 2 => X86_64RuleKind::SignalFrame,
                 3 => X86_64RuleKind::NoTables,
+                4 => X86_64RuleKind::ByCode,
                 _ => X86_64RuleKind::NeedsFullEvaluation,
             },
         }
@@ -276,9 +289,9 @@ fn load<M: MemoryReader>(memory: &M, address: u64) -> Result<u64, RuleFailure> {
 
 /// A non-negative multiple of 8 that fits `bits` bits when divided.
 #[inline]
-fn by_8(offset: i64, bits: u32) -> Option<u32> {
-    let eighth = u32::try_from(offset >> 3).ok()?;
-    (offset & 7 == 0 && eighth < 1 << bits).then_some(eighth)
+const fn by_8(offset: i64, bits: u32) -> Option<u32> {
+    let eighth = offset >> 3;
+    if offset & 7 == 0 && 0 <= eighth && eighth < 1 << bits { Some(eighth as u32) } else { None }
 }
 
 /// Packs a row of the tables.

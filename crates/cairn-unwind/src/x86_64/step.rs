@@ -4,12 +4,14 @@ use core::fmt;
 
 use cairn_format::{AbsoluteAddress, WordSize};
 
+use super::code;
 use super::registers::{R12, R15, RBP, RBX, REGISTER_COUNT, RIP, RSP};
 use super::rule::{self, X86_64Rule};
 use crate::cfi::CoreRow;
 use crate::frame_pointer::FrameRecord;
 use crate::{
-    AddressRange, CoreRegisters, Machine, MemoryReader, Registers, RuleFailure, StopReason, UsualCie,
+    AddressRange, CoreRegisters, Machine, MemoryReader, Registers, RuleFailure, SHAPE_BYTES, StopReason,
+    UsualCie,
 };
 
 /// x86-64, System V calling convention.
@@ -44,6 +46,14 @@ impl Machine for X86_64 {
         matches!(register, RBX | RBP | R12..=R15)
     }
 
+    fn ends_with_call(code: &[u8]) -> bool {
+        code::ends_with_call(code)
+    }
+
+    fn rule_of_shape(code: &[u8; SHAPE_BYTES]) -> Option<X86_64Rule> {
+        code::rule_of_shape(code)
+    }
+
     #[inline]
     fn pack(row: &CoreRow<'_>) -> X86_64Rule {
         rule::pack(row)
@@ -62,7 +72,7 @@ impl Machine for X86_64 {
         registers: &Registers<Self>,
         memory: &M,
         stack: AddressRange,
-        is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
+        proves_itself: &mut dyn FnMut(FrameRecord) -> bool,
     ) -> Result<Registers<Self>, StopReason> {
         // A frame record of a live frame lies at or above the stack pointer.
         let live = AddressRange::new(stack.start.max(AbsoluteAddress::new(registers.sp())), stack.end);
@@ -71,7 +81,7 @@ impl Machine for X86_64 {
         if record.return_address.value() == 0 {
             return Err(StopReason::EndOfStack);
         }
-        if !is_executable(record.return_address) {
+        if !proves_itself(record) {
             return Err(StopReason::NoUnwindInfo { pc: registers.pc() });
         }
         let sp = fp.wrapping_add(16);

@@ -1,4 +1,4 @@
-//! Whose frames are, which of them are folded, and which one names a row.
+//! Owners of frames: which frames are folded, and which one names a row.
 
 use std::sync::Arc;
 
@@ -146,8 +146,8 @@ impl Names<'_> {
 
     /// Finds the innermost position with the smallest rank.
     ///
-    /// Stacks share their outer parts, so each node of the tree is judged once, in rounds: names are
-    /// looked up for all open nodes together.
+    /// Stacks share their outer parts, so each node of the tree is judged once, in rounds: names
+    /// are looked up for all open nodes together.
     fn best(&mut self, stacks: &[u32], rank: impl Fn(&Self, LineId, bool) -> u8) -> Vec<Position> {
         let has_frames = |&stack: &u32| self.stacks.innermost(stack).is_some();
         let mut open: Vec<u32> = stacks.iter().copied().filter(has_frames).collect();

@@ -4,13 +4,11 @@
 //! frame pointer or ends the stack, as in the whole walk. The mark for such an end is the outermost
 //! frame for the tree, the records and the shadows.
 
-use cairn_format::AbsoluteAddress;
-use cairn_unwind::Modules;
-
 use super::{NeedsWholeWalk, load, match_record, pc_hash, pc_tag, shadow_difference, slot};
 use crate::CallSite;
-use crate::linux::arch::{Rule, RuleKind};
-use crate::linux::modules::{KnownModules, LoadedModules};
+use crate::linux::arch::{KNOWN_SHAPE, Rule, RuleKind, has_known_shape, still_has_known_shape};
+use crate::linux::generated::Evidence;
+use crate::linux::modules::KnownModules;
 use crate::linux::own_memory;
 use crate::linux::pc_kind::PcKind;
 use crate::linux::pcs::NUMBER_BITS;
@@ -39,6 +37,19 @@ pub(super) struct SteppedCapture<'a> {
     cursor_slot: u32,
     /// The node of the record for this call site; 0 if there is none.
     pub(super) expected_node: u32,
+    code_steps: CodeSteps,
+}
+
+/// The treatment of steps that depend on the bytes of the code. Nothing can be learned of stacks
+/// with such a step: a record compares stack words, and a JIT compiler may put other code there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CodeSteps {
+    /// Such a step ends the capture; none was met yet.
+    Refused,
+    /// Such a step has ended the capture.
+    Met,
+    /// Such steps are taken. The bytes must be compared before the stack is used.
+    Taken,
 }
 
 /// A frame whose node is known, by its height in the shadow. Height 0 is outside of the outermost
@@ -88,11 +99,18 @@ pub(super) unsafe fn step_and_learn(
         cursor: thread.sizes[number].end.saturating_sub(1),
         cursor_slot: 0,
         expected_node: if is_same_site { record.node() } else { 0 },
+        code_steps: CodeSteps::Refused,
         thread,
     };
     // SAFETY: the frame is live, and `memory` is the readable part of its stack.
-    let known = unsafe { capture.step_to_known()? };
-    capture.intern_and_learn(known)
+    match unsafe { capture.step_to_known() } {
+        Ok(known) => capture.intern_and_learn(known),
+        Err(NeedsWholeWalk) if capture.code_steps == CodeSteps::Met => {
+            // SAFETY: as for `step_to_known`.
+            unsafe { capture.step_and_intern() }?.ok_or(NeedsWholeWalk)
+        }
+        Err(NeedsWholeWalk) => Err(NeedsWholeWalk),
+    }
 }
 
 /// Binds a record whose shadow was replaced to another shadow that has its join. False when there
@@ -144,16 +162,15 @@ pub(super) unsafe fn capture_elsewhere(
         cursor: 0,
         cursor_slot: 0,
         expected_node: 0,
+        code_steps: CodeSteps::Taken,
         thread,
     };
     for pages in [FIRST_PAGES, own_memory::PROBE_PAGES] {
         capture.memory = StackMemory::elsewhere_in(site.sp, pages);
         // SAFETY: the frame is live, as the caller promises, and `memory`, from its sp up, was
         // readable a moment ago.
-        if unsafe { capture.step_to_end()? } {
-            let thread = &*capture.thread;
-            let numbers = (0..capture.pending_count).rev().map(|index| thread.pending(index).pc_number());
-            return process.intern(numbers).map_err(|_| NeedsWholeWalk);
+        if let Some(node) = unsafe { capture.step_and_intern()? } {
+            return Ok(node);
         }
     }
     Err(NeedsWholeWalk)
@@ -289,8 +306,57 @@ impl SteppedCapture<'_> {
             }
             // SAFETY: the caller promises that `self.memory` is readable.
             RuleKind::NoTables => unsafe { self.step_without_tables() },
+            // SAFETY: the caller promises that `self.memory` is readable.
+            RuleKind::ByCode => unsafe { self.step_by_code() },
             _ => Err(NeedsWholeWalk),
         }
+    }
+
+    /// Steps to the end of the stack and returns its node, without learning anything. `None` where
+    /// the readable memory ends before.
+    ///
+    /// # Safety
+    ///
+    /// - `self.innermost` is a live frame whose sp is `self.memory.low` or above, and `self.memory`
+    ///   is readable.
+    #[cold]
+    #[inline(never)]
+    unsafe fn step_and_intern(&mut self) -> Result<Option<u32>, NeedsWholeWalk> {
+        self.code_steps = CodeSteps::Taken;
+        // SAFETY: the caller promises the same.
+        if !unsafe { self.step_to_end()? } {
+            return Ok(None);
+        }
+        if !self.codes_are_unchanged() {
+            return Err(NeedsWholeWalk);
+        }
+        let thread = &*self.thread;
+        let numbers = (0..self.pending_count).map(|index| thread.pending(index).pc_number());
+        self.process.intern(numbers.rev()).map(Some).map_err(|_| NeedsWholeWalk)
+    }
+
+    /// Compares the code of all frames that were stepped by its shape, innermost first. The rule of
+    /// an address remains; its code may be another by now.
+    fn codes_are_unchanged(&self) -> bool {
+        let entries = self.process.pcs.entries();
+        // False behind a step by frame pointer, which is plausible and no more: the frames there
+        // may not be live.
+        let mut is_live = true;
+        (0..self.pending_count).all(|index| {
+            let number = self.thread.pending(index).pc_number();
+            let Some(entry) = entries.get(number as usize) else { return false };
+            match entry.rule() {
+                Rule::NO_TABLES => {
+                    is_live = false;
+                    true
+                }
+                // SAFETY: all steps inside of this frame were by tables or by code that was just
+                // compared, so it is live. The kernel read its code when it was numbered.
+                Rule::BY_CODE if is_live => unsafe { still_has_known_shape(entry.pc()) },
+                Rule::BY_CODE => has_known_shape(entry.pc()),
+                _ => true,
+            }
+        })
     }
 
     /// Steps to the end of the stack; false where its readable memory ends before. A null return
@@ -316,8 +382,8 @@ impl SteppedCapture<'_> {
         }
     }
 
-    /// Steps by the frame pointer if that leads to code of a module. The whole walk does the same
-    /// where no table covers the code.
+    /// Steps by the frame pointer if that proves itself. The whole walk does the same where no
+    /// table covers the code.
     ///
     /// If not, the stack ends here with a mark, which becomes the outermost of the pending frames.
     /// The mark has the slot of the last frame, and in place of a frame pointer the return address
@@ -346,7 +412,8 @@ impl SteppedCapture<'_> {
                 // A coroutine starts with the frame pointer of the code that created it.
                 Err(NeedsWholeWalk) => 0,
             };
-            if return_address != 0 && LoadedModules.is_executable(AbsoluteAddress::new(return_address)) {
+            // SAFETY: as for the load above.
+            if return_address != 0 && unsafe { self.proves_itself(fp, return_address)? } {
                 // SAFETY: as for the load above.
                 let caller_fp = unsafe { self.load_checked(fp)? };
                 self.frame = CallSite { pc: return_address, sp: fp.wrapping_add(16), fp: caller_fp };
@@ -357,6 +424,57 @@ impl SteppedCapture<'_> {
         self.add_pending(mark, Rule::NEEDS_FULL_EVALUATION)?;
         self.thread.pending_mut(self.pending_count - 1).fp = return_address;
         Ok(None)
+    }
+
+    /// Steps from code that had a known shape when its address was numbered. Whether it still has
+    /// one is left to [`step_and_intern`](Self::step_and_intern).
+    ///
+    /// # Safety
+    ///
+    /// - `self.memory` is readable.
+    #[cold]
+    #[inline(never)]
+    unsafe fn step_by_code(&mut self) -> Result<Option<()>, NeedsWholeWalk> {
+        if self.code_steps != CodeSteps::Taken {
+            self.code_steps = CodeSteps::Met;
+            return Err(NeedsWholeWalk);
+        }
+        let CallSite { sp, fp, .. } = self.frame;
+        // SAFETY: the caller promises that `self.memory` is readable, and sp lies in it.
+        let caller = unsafe { plain_step(self.memory, KNOWN_SHAPE, sp, fp) }.ok_or(NeedsWholeWalk)?;
+        if !self.process.is_return_address(caller.pc) {
+            return Err(NeedsWholeWalk);
+        }
+        self.frame = caller;
+        Ok(Some(()))
+    }
+
+    /// Decides, as the whole walk does, whether the record at `fp` is one.
+    ///
+    /// # Safety
+    ///
+    /// - `self.memory` is readable, and the two words at `fp` lie in it.
+    unsafe fn proves_itself(&self, fp: u64, return_address: u64) -> Result<bool, NeedsWholeWalk> {
+        if self.process.is_return_address(return_address) {
+            return Ok(true);
+        }
+        if !self.process.is_generated(return_address, Evidence::Word) {
+            return Ok(false);
+        }
+        // SAFETY: the caller promises that `self.memory` is readable; `load_checked` checks the
+        // address against it.
+        let next_fp = unsafe { self.load_checked(fp)? };
+        if !may_be_frame_record(fp.wrapping_add(16), next_fp) {
+            return Ok(false);
+        }
+        // SAFETY: as for the load above.
+        let next = match unsafe { self.load_checked(next_fp.wrapping_add(8)) } {
+            Ok(next) => next,
+            // The whole walk reads it through the kernel.
+            Err(NeedsWholeWalk) if self.memory.is_own() => return Err(NeedsWholeWalk),
+            Err(NeedsWholeWalk) => return Ok(false),
+        };
+        Ok(self.process.is_executable(next, Evidence::Word))
     }
 
     /// Steps from a function that has realigned its stack.

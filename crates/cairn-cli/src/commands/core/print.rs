@@ -1,7 +1,7 @@
 //! The answers as text.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
 use cairn_analysis::heap::{Cost, Entry, Group, LineId, Names, Position, Questions};
@@ -14,7 +14,7 @@ use cairn_wire::heapprof;
 use super::USUAL_ENTRIES;
 use super::answers::{Answers, ThreadAnswer, Where};
 use crate::commands::heap_text::{
-    bytes, count, counted, file_name, name_and_place, percent, shortened, width,
+    bytes, count, counted, file_name, list_name, name_and_place, name_columns, percent, width,
 };
 use crate::commands::options::ListOptions;
 use crate::output::{Palette, printable};
@@ -171,12 +171,7 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
                     write!(self.output, "{:26}", "")?;
                 }
                 let inlined = if index + 1 < lines.len() { " (inlined)" } else { "" };
-                let text = line_text(
-                    self.names,
-                    *line,
-                    self.width.saturating_sub(26 + inlined.len()),
-                    self.list.full,
-                );
+                let text = line_text(self.names, *line, 26 + inlined.len(), self.list.full);
                 self.write_line(&text, inlined)?;
             }
         }
@@ -304,8 +299,7 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
             if cut && (MOST_CALLERS - 1..frames.len() - 1).contains(&index) {
                 continue;
             }
-            let room = self.width.saturating_sub(indent.len());
-            let text = line_text(self.questions.names(), *line, room, self.list.full);
+            let text = line_text(self.questions.names(), *line, indent.len(), self.list.full);
             write!(self.output, "{indent}")?;
             self.write_line(&text, "")?;
         }
@@ -324,12 +318,7 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
                 writeln!(self.output)?;
                 self.stack(stack, asker, "      ")?;
             } else {
-                let text = line_text(
-                    self.questions.names(),
-                    entry.line,
-                    self.width.saturating_sub(38),
-                    self.list.full,
-                );
+                let text = line_text(self.questions.names(), entry.line, 38, self.list.full);
                 write!(self.output, "  ")?;
                 self.write_line(&text, "")?;
             }
@@ -567,11 +556,11 @@ pub(super) const fn state_name(state: ChunkState) -> &'static str {
     }
 }
 
-/// Returns the name of a frame and its source line, within a number of columns.
-fn line_text(names: &Names<'_>, line: LineId, room: usize, full: bool) -> (String, String) {
+/// Returns the name of a frame and its source line, behind this many columns.
+fn line_text(names: &Names<'_>, line: LineId, used: usize, full: bool) -> (String, String) {
     let (name, place) = name_and_place(names, line);
-    let for_name = room.saturating_sub(place.chars().count()).max(room / 2);
-    (if full { name } else { shortened(&name, for_name) }, place)
+    let room = name_columns(io::stdout().is_terminal()).map(|columns| columns.saturating_sub(used));
+    (if full { name } else { list_name(&name, &place, room) }, place)
 }
 
 fn where_text(answers: &Answers, what: &Where) -> String {

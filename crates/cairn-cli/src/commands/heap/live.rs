@@ -126,6 +126,9 @@ impl Recording {
                 Holder::Process(process) => {
                     let started = Usage::of(process).map_or(0, |usage| usage.started);
                     self.seen_as = Some((process, started));
+                    if let Some(drain) = &mut self.drain {
+                        drain.set_process(process);
+                    }
                 }
                 Holder::Unsure => return,
                 Holder::Nobody => {

@@ -2,7 +2,7 @@
 //! The numbers are those of `cairn report`, from the same pass over the same events; a recording of
 //! many events stores them for later reports.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use cairn_analysis::heap::{
@@ -10,11 +10,14 @@ use cairn_analysis::heap::{
 };
 use cairn_recording::{Finding, Recording};
 use cairn_symbols::SymbolizerOptions;
+use unicode_width::UnicodeWidthStr;
 
 use crate::commands::fold_options::{FoldOptions, KnownLeakOptions};
 use crate::commands::folding_text::{known_leaks_text, wrappers_text};
 use crate::commands::heap_input::whose_resident;
-use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
+use crate::commands::heap_text::{
+    bytes, count, counted, duration, file_name, list_name, name_columns, percent,
+};
 use crate::commands::symbol_options::advice_on_names;
 use crate::commands::unseen::why_nothing_was_seen;
 use crate::output::{complain, printable};
@@ -159,11 +162,15 @@ fn write_places(
 fn functions(questions: &mut Questions<'_>, stack: u32, asker: cairn_analysis::heap::Position) -> String {
     let frames = questions.frames(stack, asker);
     let names = questions.names();
-    let room = width().saturating_sub(NUMBERS);
+    let columns = name_columns(io::stderr().is_terminal());
+    let room = columns.map(|columns| columns.saturating_sub(NUMBERS).max(30));
     let mut text = String::new();
     for (index, &line) in frames.iter().take(FUNCTIONS).enumerate() {
         let source = names.source_line(line);
-        let function = shortened(&names.function(source.function).name, room.max(30) * 2 / 3);
+        let name = &names.function(source.function).name;
+        // The file of a caller is not shown, and tells its overloads apart all the same.
+        let place = if source.file.is_some() { "  " } else { "" };
+        let function = list_name(name, place, room.map(|room| room * 2 / 3));
         let place = match (source.file.as_deref(), source.line) {
             // For callers, the names are enough.
             (Some(file), Some(number)) if index == 0 => {
@@ -171,8 +178,8 @@ fn functions(questions: &mut Questions<'_>, stack: u32, asker: cairn_analysis::h
             }
             _ => function,
         };
-        let needed = place.chars().count() + 3;
-        if index > 0 && text.chars().count() + needed > room {
+        let needed = place.width() + 3;
+        if index > 0 && room.is_some_and(|room| text.width() + needed > room) {
             text.push_str(" < …");
             return text;
         }

@@ -247,6 +247,7 @@ fn described<'a>(event: &'a Event, tables: &'a dyn Tables) -> (&'static str, Jso
                 LossKind::WideAddress => "wide-address",
                 LossKind::Overwritten => "overwritten",
                 LossKind::Passing => "passing",
+                LossKind::CodeNames => "code-names",
                 _ => "other",
             };
             ("lost", JsonWhat::Lost { reason, count: *count })
@@ -310,6 +311,7 @@ impl<'a> PlayedFrameJson<'a> {
         Self {
             kind: match frame.kind {
                 PcKind::ReturnAddress => "return-address",
+                PcKind::ReturnWithoutTables => "return-without-tables",
                 PcKind::ProgramCounter => "program-counter",
                 PcKind::NoUnwindInfo => "end-no-unwind-info",
                 PcKind::BadUnwindInfo => "end-bad-unwind-info",

@@ -213,6 +213,7 @@ fn loss(kind: LossKind) -> &'static str {
         LossKind::NoStackMemory => "events have no stack: no memory was left for it",
         LossKind::WideAddress => "events at addresses of more than 48 bits were lost",
         LossKind::Overwritten => "older events were overwritten, as asked for",
+        LossKind::CodeNames => "bytes of the names of generated code were not stored",
         LossKind::Passing => "places in modules lead past the recorder: their calls are not recorded",
         _ => "events were lost",
     }

@@ -12,7 +12,8 @@ use cairn_analysis::heap::{Amount, Cost, Entry, Group, LineId, Position, Questio
 use crate::commands::folding_text::{StackLine, folding_notes, known_leaks_text, stack_lines};
 use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{
-    bytes, count, counted, curve, duration, name_and_place, percent, shortened, stretched, width,
+    bytes, count, counted, curve, duration, list_name, name_and_place, name_columns, percent, stretched,
+    width,
 };
 use crate::commands::symbol_options::advice_on_names;
 use crate::output::{Palette, printable};
@@ -141,7 +142,8 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         let about = self.asked.about;
         let command = about.command.join(" ");
         let title = if command.is_empty() { self.file.display().to_string() } else { command };
-        let title = shorten_end(&printable(&title), self.width - 2);
+        let title = printable(&title);
+        let title = self.columns().map_or(title.to_string(), |columns| shorten_end(&title, columns - 2));
         writeln!(self.output, "{strong}{title}{strong:#}")?;
         let mut facts = Vec::new();
         if about.process > 0 {
@@ -435,15 +437,16 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
         Ok(())
     }
 
-    /// `function  file:line [module]`, cut to the rest of the line.
+    /// The width of a terminal, which lines are cut to.
+    fn columns(&self) -> Option<usize> {
+        name_columns(self.is_to_people && io::stdout().is_terminal())
+    }
+
+    /// `function  file:line [module]`; the name is cut to the rest of the line.
     fn frame(&mut self, line: LineId, used: usize) -> io::Result<()> {
         let (name, place) = name_and_place(self.questions.names(), line);
-        let room = self.width.saturating_sub(used);
-        // If both do not fit, the name has three quarters.
-        let for_place = place.chars().count().min(room.saturating_sub(name.chars().count()).max(room / 4));
-        let name = if self.full { name } else { shortened(&name, room.saturating_sub(for_place)) };
-        let place =
-            if self.full { place } else { shorten_end(&place, room.saturating_sub(name.chars().count())) };
+        let room = self.columns().map(|columns| columns.saturating_sub(used));
+        let name = if self.full { name } else { list_name(&name, &place, room) };
         let Palette { function, dim, .. } = self.palette;
         writeln!(self.output, "{function}{name}{function:#}{dim}{place}{dim:#}")
     }

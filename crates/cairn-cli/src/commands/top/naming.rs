@@ -165,7 +165,7 @@ impl Namer for Naming {
             .collect();
         let mut frames = |address: &&Address| {
             let kind = match address.kind {
-                PcKind::ReturnAddress => AddressKind::ReturnAddress,
+                PcKind::ReturnAddress | PcKind::ReturnWithoutTables => AddressKind::ReturnAddress,
                 PcKind::ProgramCounter => AddressKind::ProgramCounter,
                 _ => return Vec::new(),
             };

@@ -5,7 +5,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::app::{App, Input};
 use super::table::{By, Column, Row};
-use crate::commands::heap_text::{bytes, count, curve, duration, shortened, signed_bytes, stretched};
+use crate::commands::heap_text::{bytes, count, curve, duration, list_name, signed_bytes, stretched};
 use crate::output::printable;
 
 /// Smaller terminals get a message instead.
@@ -115,7 +115,7 @@ pub(super) fn screen(app: &App, columns: usize, lines: usize) -> Vec<ScreenLine>
     } else if app.is_detail {
         detail(app, room)
     } else {
-        table(app, columns, room)
+        table(app, columns, columns, room)
     };
     all.extend(body.into_iter().take(room).map(|line| line.fit(columns)));
     all.resize(lines - 1, ScreenLine::default());
@@ -123,12 +123,13 @@ pub(super) fn screen(app: &App, columns: usize, lines: usize) -> Vec<ScreenLine>
     all
 }
 
-/// The same for a reader without a terminal: the head, and this many rows.
-pub(super) fn plain(app: &App, columns: usize, rows: usize) -> Vec<String> {
+/// The same as text: the head, and this many rows. Names are cut only where `is_terminal`.
+pub(super) fn plain(app: &App, columns: usize, rows: usize, is_terminal: bool) -> Vec<String> {
     let columns = columns.max(LEAST_COLUMNS);
+    let most = if is_terminal { columns } else { usize::MAX };
     let mut all = head(app, columns);
-    all.extend(table(app, columns, rows.saturating_add(1)));
-    all.iter().map(|line| line.clone().fit(columns).text().trim_end().to_owned()).collect()
+    all.extend(table(app, columns, most, rows.saturating_add(1)));
+    all.iter().map(|line| line.clone().fit(most).text().trim_end().to_owned()).collect()
 }
 
 fn head(app: &App, columns: usize) -> Vec<ScreenLine> {
@@ -168,10 +169,11 @@ const NUMBERS: [(Column, &str, usize, usize); 6] = [
     (Column::Temporary, "TEMPORARY", 12, 120),
 ];
 
-fn table(app: &App, columns: usize, room: usize) -> Vec<ScreenLine> {
+/// The table in a width that decides which numbers are shown; lines may have `most` columns.
+fn table(app: &App, columns: usize, most: usize, room: usize) -> Vec<ScreenLine> {
     let shown = NUMBERS.iter().filter(|(_, _, _, least)| columns >= *least);
     let taken: usize = shown.clone().map(|(_, _, width, _)| width + 1).sum();
-    let name_columns = columns.saturating_sub(taken + 1);
+    let name_columns = most.saturating_sub(taken + 1);
     let mut heading = String::new();
     for (column, title, width, _) in shown.clone() {
         let sign = if *column == app.wish.column { sign(app) } else { "" };
@@ -249,14 +251,16 @@ fn name(line: &mut ScreenLine, row: &Row, columns: usize, by: By, is_chosen: boo
         line.add(cut(&row.name, columns), if is_chosen { plain } else { Look::Plain });
         return;
     }
-    let place_columns = if columns >= 45 { row.place.width().min(columns / 2) } else { 0 };
-    let name = cut(&shortened(&row.name, columns - place_columns), columns - place_columns);
-    let left = columns.saturating_sub(name.width());
-    line.add(name, plain);
-    if left > 8 {
-        line.add(cut(&row.place, left), dim);
-    }
+    // A file and its line are shown whole or not at all; the module goes first.
+    let file = row.place.find(" [").map_or("", |module| &row.place[..module]);
+    let fits = |place: &&str| columns >= LEAST_FOR_PLACE + place.width();
+    let place = [row.place.as_str(), file].into_iter().find(fits).unwrap_or_default();
+    line.add(list_name(&row.name, place, Some(columns)), plain);
+    line.add(place, dim);
 }
+
+/// Columns of a name without which its place is left out.
+const LEAST_FOR_PLACE: usize = 20;
 
 fn detail(app: &App, room: usize) -> Vec<ScreenLine> {
     let Some(row) = app.table.rows.get(app.chosen_row) else {

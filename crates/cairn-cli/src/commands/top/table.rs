@@ -6,7 +6,7 @@ use cairn_analysis::attribution::OwnerKind;
 use cairn_analysis::heap::slices::{SliceEntry, Slices};
 use cairn_analysis::heap::{
     About, Cost, Folding, Group, HeapProfile, LOST_STACK, Namer, Names, Position, Questions, Stacks, Sums,
-    stacks_in_focus, stacks_with,
+    counted_stacks,
 };
 use cairn_analysis::source::HeapFilter;
 use cairn_web::shown;
@@ -180,7 +180,7 @@ pub(super) struct Table {
     pub(super) stack: Option<(Vec<String>, usize)>,
 }
 
-/// The stacks that match the filters; `None` without filters.
+/// The stacks that match the filters and the focus; `None` where all do.
 fn stacks_of(filters: &[HeapFilter], names: &mut Names<'_>) -> Option<Vec<bool>> {
     let (mut functions, mut modules) = (Vec::new(), Vec::new());
     for filter in filters {
@@ -191,8 +191,7 @@ fn stacks_of(filters: &[HeapFilter], names: &mut Names<'_>) -> Option<Vec<bool>>
             HeapFilter::Thread(_) | HeapFilter::Size(_) => {}
         }
     }
-    let is_any = !functions.is_empty() || !modules.is_empty();
-    is_any.then(|| stacks_with(names, &functions, &modules))
+    counted_stacks(names, &functions, &modules)
 }
 
 /// Rows of stacks that show callers.
@@ -203,11 +202,7 @@ const CALLERS: usize = 5;
 impl TableSource<'_> {
     pub(super) fn table(&self, wish: &Wish) -> Table {
         let mut names = Names::new(self.stacks, self.namer, self.folding.clone());
-        let focus = stacks_in_focus(&mut names);
-        let counted = match (stacks_of(self.filters, &mut names), focus) {
-            (Some(one), Some(other)) => Some(one.iter().zip(&other).map(|(&a, &b)| a && b).collect()),
-            (one, other) => one.or(other),
-        };
+        let counted = stacks_of(self.filters, &mut names);
         let filtered = counted.map(|counted| self.profile.of_stacks(&counted));
         let mut questions = Questions::new(filtered.as_ref().unwrap_or(self.profile), names);
         let mut rows = match wish.by {

@@ -1,11 +1,13 @@
 //! AArch64.
 
+mod code;
 pub(crate) mod engine;
 mod entry;
 mod registers;
 mod words;
 
 pub(crate) use cairn_unwind::aarch64::{Aarch64 as Native, Aarch64Rule as Rule};
+pub(crate) use code::{has_tables, rule_without_tables};
 pub use entry::cairn_capture_here;
 pub(crate) use registers::{
     address_mask, interrupted_call_site, interrupted_sp, no_registers, take_interrupted_registers,

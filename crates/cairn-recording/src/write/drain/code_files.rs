@@ -1,0 +1,364 @@
+//! Reads the files in which the program's JIT compilers name their code, while they grow.
+//!
+//! `/tmp/perf-PID.map` and `jit-PID.dump` are in the file system of the program, which may be that
+//! of a container, with the process's number there. They are opened once and read on to the end,
+//! also when the program is gone by then.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::generated::{CodeFileKind, CodePiece};
+
+/// How long a search for files is valid. 200 ms, because most short programs run longer, and a
+/// search reads the list of mappings.
+const SEARCH_EVERY: Duration = Duration::from_millis(200);
+/// Most bytes of one piece; 1 MiB, a quarter of a chunk.
+const PIECE_BYTES: usize = 1 << 20;
+/// Most bytes of all pieces; 64 MiB, a million lines of 64 bytes. Later ones are counted as lost.
+const MAX_BYTES: u64 = 64 << 20;
+/// Most files; 64. A program that writes more of them is not a JIT compiler.
+const MAX_FILES: usize = 64;
+/// How much older than the recording a file may be: clocks of file systems are coarse.
+const CLOCK_SLACK_NANOS: u64 = 2_000_000_000;
+
+/// The files of one program.
+pub(super) struct CodeFiles {
+    /// The process's number in its own namespace, as the names of the files have it.
+    own_number: u32,
+    /// The process's number here, once it is known.
+    process: Option<u32>,
+    start_wall_nanos: u64,
+    files: Vec<Tail>,
+    next_number: u32,
+    searched: Option<Instant>,
+    taken_bytes: u64,
+    lost_bytes: u64,
+}
+
+/// A file that is read while it grows.
+struct Tail {
+    file: File,
+    /// Device and inode.
+    identity: (u64, u64),
+    kind: CodeFileKind,
+    number: u32,
+    /// Bytes that were read.
+    offset: u64,
+}
+
+impl CodeFiles {
+    pub(super) fn new(own_number: u32, start_wall_nanos: u64) -> Self {
+        Self {
+            own_number,
+            process: None,
+            start_wall_nanos,
+            files: Vec::new(),
+            next_number: 0,
+            searched: None,
+            taken_bytes: 0,
+            lost_bytes: 0,
+        }
+    }
+
+    pub(super) fn set_process(&mut self, process: u32) {
+        self.process = Some(process);
+    }
+
+    /// Bytes that were not stored.
+    pub(super) fn lost_bytes(&self) -> u64 {
+        self.lost_bytes
+    }
+
+    /// True when a file has more bytes than were read, or is to be searched for.
+    pub(super) fn is_due(&mut self) -> bool {
+        if self.searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY) {
+            self.search();
+        }
+        self.files.iter().any(Tail::has_more)
+    }
+
+    /// Hands on what is new, with the time `nanos`. At the end, `is_last`, a line without an end
+    /// counts as one.
+    pub(super) fn read(&mut self, nanos: u64, is_last: bool, mut take: impl FnMut(CodePiece)) {
+        if is_last {
+            self.search();
+        }
+        for tail in &mut self.files {
+            tail.notice_new_contents(&mut self.next_number);
+            while let Some(bytes) = tail.next_piece(is_last) {
+                let room = MAX_BYTES - self.taken_bytes;
+                if bytes.len() as u64 > room {
+                    self.lost_bytes += bytes.len() as u64;
+                    continue;
+                }
+                self.taken_bytes += bytes.len() as u64;
+                if !bytes.is_empty() {
+                    take(CodePiece { kind: tail.kind, file: tail.number, nanos, bytes });
+                }
+            }
+        }
+    }
+
+    /// Opens files that were not there before.
+    fn search(&mut self) {
+        self.searched = Some(Instant::now());
+        let name = format!("perf-{}.map", self.own_number);
+        let root = self.process.map(|process| PathBuf::from(format!("/proc/{process}/root")));
+        // The process may be gone, or of another user: then its file system is taken to be this
+        // one. A wrong file is recognized by its time.
+        let root = root.filter(|root| root.join("tmp").is_dir()).unwrap_or_else(|| "/".into());
+        let maps = self.process.map(|process| format!("/proc/{process}/maps"));
+        let maps = maps.and_then(|maps| std::fs::read(maps).ok()).unwrap_or_default();
+        self.open(&root.join("tmp").join(name), CodeFileKind::PerfMap);
+        for path in mapped_dumps(&maps, self.own_number) {
+            self.open(&root.join(path.strip_prefix("/").unwrap_or(&path)), CodeFileKind::JitDump);
+        }
+    }
+
+    fn open(&mut self, path: &Path, kind: CodeFileKind) {
+        // Neither a link, which another user may have planted, nor a pipe that would block.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else { return };
+        let Ok(metadata) = file.metadata() else { return };
+        let identity = (metadata.dev(), metadata.ino());
+        let is_known = self.files.iter().any(|tail| tail.identity == identity);
+        if is_known || self.files.len() >= MAX_FILES || !self.is_of_program(&metadata) {
+            return;
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        self.files.push(Tail { file, identity, kind, number, offset: 0 });
+    }
+
+    /// Excludes files of other users, and those of an earlier process of this number.
+    fn is_of_program(&self, metadata: &Metadata) -> bool {
+        let owner = self.process.and_then(|process| std::fs::metadata(format!("/proc/{process}")).ok());
+        let is_own = metadata.uid() == cairn_files::effective_user()
+            || owner.is_some_and(|owner| owner.uid() == metadata.uid());
+        let modified = (metadata.mtime() as u64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(metadata.mtime_nsec() as u64);
+        metadata.is_file() && is_own && modified.saturating_add(CLOCK_SLACK_NANOS) >= self.start_wall_nanos
+    }
+}
+
+/// Returns the jitdumps among a process's mappings.
+///
+/// Compilers map a page of them so that perf learns of them, wherever they lie.
+fn mapped_dumps(maps: &[u8], own_number: u32) -> Vec<PathBuf> {
+    let name = format!("/jit-{own_number}.dump");
+    let path_of = |line: &[u8]| {
+        let start = line.iter().position(|&byte| byte == b'/')?;
+        let path = line.get(start..)?;
+        path.ends_with(name.as_bytes()).then(|| PathBuf::from(std::ffi::OsStr::from_bytes(path)))
+    };
+    let mut paths: Vec<PathBuf> = maps.split(|&byte| byte == b'\n').filter_map(path_of).collect();
+    paths.dedup();
+    paths
+}
+
+impl Tail {
+    fn length(&self) -> u64 {
+        self.file.metadata().map_or(0, |metadata| metadata.len())
+    }
+
+    fn has_more(&self) -> bool {
+        self.length() != self.offset
+    }
+
+    /// Begins again when the file became shorter: Java writes its map anew at each request.
+    fn notice_new_contents(&mut self, next_number: &mut u32) {
+        if self.length() < self.offset {
+            (self.offset, self.number) = (0, *next_number);
+            *next_number += 1;
+        }
+    }
+
+    /// The next complete lines or records; `None` when there are none.
+    fn next_piece(&mut self, is_last: bool) -> Option<Vec<u8>> {
+        let mut bytes = self.read_at(self.offset, PIECE_BYTES).ok()?;
+        let (piece, used) = match self.kind {
+            CodeFileKind::PerfMap => {
+                let ends_here = is_last && bytes.len() < PIECE_BYTES;
+                let used = match bytes.iter().rposition(|&byte| byte == b'\n') {
+                    _ if ends_here => bytes.len(),
+                    Some(newline) => newline + 1,
+                    // No line is so long: what has no end in a whole piece is passed over.
+                    None if bytes.len() == PIECE_BYTES => bytes.len(),
+                    None => 0,
+                };
+                bytes.truncate(used);
+                (bytes, used as u64)
+            }
+            CodeFileKind::JitDump => records_without_code(&bytes, self.offset == 0),
+        };
+        self.offset += used;
+        (used > 0).then_some(piece)
+    }
+
+    fn read_at(&self, offset: u64, most: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; most.min(usize::try_from(self.length().saturating_sub(offset)).unwrap_or(0))];
+        let mut filled = 0;
+        while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.file.read_at(rest, offset + filled as u64)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+}
+
+/// Cuts whole records of a jitdump from its beginning, without the code of functions.
+///
+/// Records that have no names are left out, and one that is longer than a piece is passed over.
+/// Returns the records, and how many bytes of the file they were.
+fn records_without_code(bytes: &[u8], is_start: bool) -> (Vec<u8>, u64) {
+    /// Bytes of kind, size and time.
+    const PREFIX_BYTES: usize = 16;
+    /// Bytes of a function's record from its start to its name.
+    const NAME_AT: usize = PREFIX_BYTES + 40;
+    const LOAD: u32 = 0;
+    const MOVE: u32 = 1;
+    const LINES: u32 = 2;
+    let word = |at: usize| {
+        let word = bytes.get(at..)?.first_chunk::<4>()?;
+        Some(u32::from_le_bytes(*word))
+    };
+    let (mut taken, mut at) = (Vec::new(), 0);
+    if is_start {
+        // The program has this machine's byte order.
+        let header = word(8).map_or(0, |size| size as usize);
+        match bytes.get(..header).filter(|header| header.len() >= 16) {
+            Some(header) => taken.extend_from_slice(header),
+            None => return (taken, 0),
+        }
+        at = header;
+    }
+    while let (Some(kind), Some(size)) = (word(at), word(at + 4)) {
+        let size = size as usize;
+        if size < PREFIX_BYTES {
+            // Damaged: nothing behind it can be found.
+            return (taken, bytes.len() as u64);
+        }
+        let Some(record) = at.checked_add(size).and_then(|end| bytes.get(at..end)) else {
+            let is_too_long = at == 0 && size > PIECE_BYTES;
+            return (taken, if is_too_long { size as u64 } else { at as u64 });
+        };
+        match kind {
+            LOAD => {
+                let name = record.get(NAME_AT..).unwrap_or_default();
+                let name_bytes = name.iter().position(|&byte| byte == 0).map_or(name.len(), |end| end + 1);
+                let named = record.get(..NAME_AT + name_bytes).unwrap_or(record);
+                taken.extend_from_slice(named.get(..4).unwrap_or_default());
+                taken.extend_from_slice(&(named.len() as u32).to_le_bytes());
+                taken.extend_from_slice(named.get(8..).unwrap_or_default());
+            }
+            MOVE | LINES => taken.extend_from_slice(record),
+            _ => {}
+        }
+        at += size;
+    }
+    (taken, at as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn read_all(files: &mut CodeFiles, is_last: bool) -> Vec<(u32, String)> {
+        let mut pieces = Vec::new();
+        files.read(5, is_last, |piece| {
+            pieces.push((piece.file, String::from_utf8_lossy(&piece.bytes).into_owned()));
+        });
+        pieces
+    }
+
+    fn temporary(name: &str) -> (PathBuf, File) {
+        let path = std::env::temp_dir().join(format!("cairn-code-files-{}-{name}", std::process::id()));
+        let file = OpenOptions::new().create(true).truncate(true).write(true).open(&path).unwrap();
+        (path, file)
+    }
+
+    #[test]
+    fn perf_map_is_read_line_by_line_while_it_grows() {
+        let (path, mut file) = temporary("perf.map");
+        let mut files = CodeFiles::new(1, 0);
+        files.open(&path, CodeFileKind::PerfMap);
+        assert_eq!(read_all(&mut files, false), []);
+        file.write_all(b"1000 20 first\n2000 10 sec").unwrap();
+        assert_eq!(read_all(&mut files, false), [(0, "1000 20 first\n".to_owned())]);
+        file.write_all(b"ond\n3000 1 cut").unwrap();
+        assert_eq!(read_all(&mut files, false), [(0, "2000 10 second\n".to_owned())]);
+        assert_eq!(read_all(&mut files, true), [(0, "3000 1 cut".to_owned())]);
+        // The file is written anew, with another number.
+        let mut anew = OpenOptions::new().truncate(true).write(true).open(&path).unwrap();
+        anew.write_all(b"1 1 again\n").unwrap();
+        assert_eq!(read_all(&mut files, true), [(1, "1 1 again\n".to_owned())]);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn older_and_foreign_files_are_not_read() {
+        let (path, _file) = temporary("old.map");
+        let link = path.with_extension("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let in_an_hour = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap()
+            + Duration::from_secs(3600);
+        let mut later = CodeFiles::new(1, in_an_hour.as_nanos() as u64);
+        later.open(&path, CodeFileKind::PerfMap);
+        assert!(later.files.is_empty(), "the file is older than the recording");
+        let mut files = CodeFiles::new(1, 0);
+        files.open(&link, CodeFileKind::PerfMap);
+        files.open(Path::new("/"), CodeFileKind::PerfMap);
+        assert!(files.files.is_empty(), "neither a link nor a directory");
+        std::fs::remove_file(path).unwrap();
+        std::fs::remove_file(link).unwrap();
+    }
+
+    fn record(kind: u32, body: &[u8]) -> Vec<u8> {
+        let mut record = Vec::new();
+        record.extend(kind.to_le_bytes());
+        record.extend((body.len() as u32 + 16).to_le_bytes());
+        record.extend(9_u64.to_le_bytes());
+        record.extend(body);
+        record
+    }
+
+    #[test]
+    fn code_and_unknown_records_of_a_jitdump_are_left_out() {
+        let mut header = [0; 40];
+        header[..4].copy_from_slice(b"DTiJ");
+        header[8] = 40;
+        let named = [&[7_u8; 40][..], b"name\0"].concat();
+        let load = record(0, &[&named[..], &[0x90; 100]].concat());
+        let lines = record(2, &[3; 30]);
+        let other = record(4, &[1; 50]);
+        let file = [&header[..], &lines, &load, &other, &record(1, &[2; 48])].concat();
+        let expected = [&header[..], &lines, &record(0, &named), &record(1, &[2; 48])].concat();
+        assert_eq!(records_without_code(&file, true), (expected, file.len() as u64));
+        // Whatever is there of it, whole records are taken and the rest waits.
+        for length in 0..file.len() {
+            let (taken, used) = records_without_code(&file[..length], true);
+            let (more, rest) = records_without_code(&file[used as usize..], used == 0);
+            assert_eq!(used + rest, file.len() as u64, "{length}");
+            assert_eq!(taken.len() + more.len(), file.len() - 100 - other.len(), "{length}");
+        }
+    }
+
+    #[test]
+    fn mapped_dumps_are_found_by_their_names() {
+        let maps = b"7f00-7f01 r-xp 00000000 fe:00 12                         /home/x/jit-77.dump\n\
+            7f01-7f02 r--p 00000000 fe:00 13                         /home/x/jit-771.dump\n\
+            7f03-7f04 rw-p 00000000 00:00 0 \n";
+        assert_eq!(mapped_dumps(maps, 77), [PathBuf::from("/home/x/jit-77.dump")]);
+        assert!(mapped_dumps(maps, 7).is_empty());
+    }
+}
