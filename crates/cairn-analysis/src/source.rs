@@ -29,6 +29,7 @@
 //! | `filter` | which blocks are counted: functions, modules, threads, sizes, times |
 //! | `followed` | a heap that may still grow |
 //! | `image` | the blocks in a core file or a minidump |
+//! | `source_names` | names for the frames of a source |
 //!
 //! Formats of other tools are read in `cairn-exchange`, which uses this crate. Its
 //! [`ForeignFormats`] come in by [`SourceOptions::formats`]: without them, recordings and images
@@ -39,6 +40,7 @@ mod filter;
 mod followed;
 #[cfg(target_os = "linux")]
 mod image;
+mod source_names;
 
 use std::any::Any;
 use std::fmt;
@@ -47,13 +49,12 @@ use std::sync::Arc;
 
 use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader};
 use cairn_recording::{Finding, Recording, RecordingError};
-use cairn_symbols::{SourceFrame, SymbolizerOptions};
+use cairn_symbols::SymbolizerOptions;
 
 use crate::file_kind::{FileKind, WrongFile, start_of};
 use crate::heap::slices::Slices;
 use crate::heap::{
-    About, Address, Cost, Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, Scope, Stacks,
-    Unfreed, counted_stacks,
+    About, Cost, Folding, HeapRead, HeapRecording, Namer, Names, Scope, Stacks, Unfreed, counted_stacks,
 };
 use crate::names;
 
@@ -62,6 +63,7 @@ pub use filter::{HeapFilter, TimePoint, TimeSpan, parse_size, parse_time, split_
 pub use followed::FollowedHeap;
 #[cfg(target_os = "linux")]
 pub use image::{ImageHeap, names_of_image};
+pub use source_names::SourceNames;
 
 /// How much the events of a file record of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -758,41 +760,4 @@ fn wrong_file(path: &Path, kind: FileKind, options: &SourceOptions) -> Option<Wr
 /// The name of a file in messages.
 fn name_of(path: &Path, options: &SourceOptions) -> String {
     options.name.clone().unwrap_or_else(|| path.display().to_string())
-}
-
-/// Names of the frames of one source: from symbol files, from the file itself, or none.
-#[derive(Debug)]
-pub struct SourceNames {
-    files: Option<ModuleNames>,
-    own: Option<Arc<dyn ImportedHeap>>,
-}
-
-impl SourceNames {
-    /// True when names come from symbol files, which may be missing.
-    #[must_use]
-    pub const fn are_from_files(&self) -> bool {
-        self.files.is_some()
-    }
-
-    /// The programs here that an index would name faster.
-    #[must_use]
-    pub fn without_index(&self) -> Vec<PathBuf> {
-        self.files.as_ref().map_or_else(Vec::new, ModuleNames::without_index)
-    }
-
-    /// The names from files, to report what is missing.
-    #[must_use]
-    pub fn into_lookups(self) -> Option<names::AddressNames> {
-        self.files.map(ModuleNames::into_inner)
-    }
-}
-
-impl Namer for SourceNames {
-    fn name(&self, stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
-        match (&self.files, &self.own) {
-            (Some(files), _) => files.name(stacks, addresses),
-            (None, Some(own)) => own.name(stacks, addresses),
-            (None, None) => vec![Vec::new(); addresses.len()],
-        }
-    }
 }

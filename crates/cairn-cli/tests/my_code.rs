@@ -86,7 +86,7 @@ fn rows_name_the_users_functions_whatever_is_inlined() {
             assert!(stack["folded_frames"].as_u64() >= Some(3), "{stack}");
         }
         let text = recorded.text("report", &["--cost", "peak"]);
-        assert!(text.contains("× shop::load_orders(int)"), "{text}");
+        assert!(text.contains("× shop::load_orders"), "{text}");
         assert!(text.contains("frames of the stacks shown are folded: --internals shows them"), "{text}");
     }
 }
@@ -101,9 +101,9 @@ fn all_views_fold_alike_and_internals_unfold() {
     assert_eq!(stacks.len(), 2, "{folded}");
     assert!(stacks[0].starts_with("main;shop::load_orders(int)") && !folded.contains("std::__new_allocator"));
     let tree = recorded.text("report", &["--by", "tree", "--cost", "allocated"]);
-    assert!(tree.contains("├ shop::load_orders(int)") && !tree.contains("std::"), "{tree}");
+    assert!(tree.contains("├ shop::load_orders") && !tree.contains("std::"), "{tree}");
     let top = recorded.text("top", &["--once", "--plain"]);
-    assert!(top.contains("shop::load_orders(int)") && !top.contains("std::"), "{top}");
+    assert!(top.contains("shop::load_orders") && !top.contains("std::"), "{top}");
     for (command, options) in [
         ("report", &["--cost", "allocated", "--internals"][..]),
         ("flame", &["--format", "folded", "--internals"]),
@@ -230,5 +230,5 @@ fn summary_of_heap_names_the_users_functions() {
     let output = run(cairn().arg("heap").arg(&program).current_dir(&directory).env("COLUMNS", "120"));
     let summary = String::from_utf8_lossy(&output.stderr);
     let first = summary.lines().skip_while(|line| !line.contains("Most memory at the peak")).nth(1);
-    assert!(first.is_some_and(|line| line.contains("shop::load_orders(int)")), "{summary}");
+    assert!(first.is_some_and(|line| line.contains("shop::load_orders")), "{summary}");
 }
