@@ -60,9 +60,10 @@ pub use header::{
     TRAILER_MAGIC, VERSION,
 };
 pub use record::{
-    ADDRESS_BITS, BadRecord, Clock, EndReason, Frequent, FrequentKind, LoadedModule, LossKind,
-    MAX_MARK_TEXT_BYTES, MAX_TREE_WORDS, MappingKind, MarkValue, PcKind, Placed, Record, RecordSink, Records,
-    STAMP_SHIFT, Sample, SinkTooSmall, ThreadEvent, WordIter,
+    ADDRESS_BITS, BadRecord, Clock, Code, EndReason, Frequent, FrequentKind, InterpreterState,
+    LineTableFormat, LoadedModule, LossKind, MAX_CODE_LINES_BYTES, MAX_CODE_NAME_BYTES, MAX_MARK_TEXT_BYTES,
+    MAX_TREE_WORDS, MappingKind, MarkValue, PcKind, Placed, Record, RecordSink, Records, STAMP_SHIFT, Sample,
+    SinkTooSmall, ThreadEvent, WordIter,
 };
 pub use segment::{Lane, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentError, SegmentHeader};
 

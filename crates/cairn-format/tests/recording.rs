@@ -2,10 +2,10 @@
 //! fail otherwise.
 
 use cairn_format::recording::{
-    ChunkHeader, ChunkKind, Clock, CounterKind, EPOCHS, EndReason, FileHeader, HeaderError, Lane,
-    LoadedModule, LossKind, MappingKind, MarkValue, PcKind, Record, RecordSink, Records, SEGMENT_BYTES,
-    SEGMENT_HEADER_BYTES, Sample, SegmentError, SegmentHeader, Shape, SinkTooSmall, ThreadEvent, WordIter,
-    epoch_of,
+    ChunkHeader, ChunkKind, Clock, Code, CounterKind, EPOCHS, EndReason, FileHeader, HeaderError,
+    InterpreterState, Lane, LineTableFormat, LoadedModule, LossKind, MappingKind, MarkValue, PcKind, Record,
+    RecordSink, Records, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, Sample, SegmentError, SegmentHeader, Shape,
+    SinkTooSmall, ThreadEvent, WordIter, epoch_of,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -47,6 +47,9 @@ fn write(sink: &mut RecordSink<'_>, record: &Record<'_>) -> Result<(), SinkTooSm
         Record::Loss { kind, count } => sink.loss(kind, count),
         Record::Clock(clock) => sink.clock(&clock),
         Record::End { reason, counter } => sink.end(reason, counter),
+        Record::Code(code) => sink.code(&code),
+        Record::CodeLines { code, offset, bytes } => sink.code_lines(code, offset, bytes),
+        Record::Interpreter { version, state } => sink.interpreter(version, state),
         ref other => panic!("no writer for {other:?}"),
     }
 }
@@ -109,6 +112,26 @@ fn samples() -> Vec<Record<'static>> {
         Record::Loss { kind: LossKind::NestedTooDeep, count: u64::MAX },
         Record::Clock(Clock { counter: 1, monotonic_nanos: 2, wall_nanos: 3 }),
         Record::End { reason: EndReason::Exec, counter: 1 },
+        Record::Pc { number: 1, kind: PcKind::Interpreted, address: 7 << 32 | 12, module: 0 },
+        Record::Code(Code {
+            number: u32::MAX,
+            first_line: 12,
+            format: LineTableFormat::Python311,
+            line_table_bytes: 5,
+            file: b"/srv/app.py",
+            name: "Größe.<locals>.<lambda>".as_bytes(),
+        }),
+        Record::Code(Code {
+            number: 1,
+            first_line: u32::MAX,
+            format: LineTableFormat::Python38,
+            line_table_bytes: u32::MAX,
+            file: b"",
+            name: b"",
+        }),
+        Record::CodeLines { code: 1, offset: u32::MAX, bytes: b"12345" },
+        Record::CodeLines { code: 1, offset: 0, bytes: b"" },
+        Record::Interpreter { version: 0x030d_00f0, state: InterpreterState::FreeThreaded },
     ]
 }
 

@@ -33,6 +33,7 @@
 //! | heapprof blocks | [`heapprof`] | an allocation's callers, in memory in front of it | 8 | heapprof |
 //! | cairn's heap blocks | [`heapblock`] | who allocated a block, in memory in front of it; the program's table of stacks | 16 a block | cairn |
 //! | cairn's recordings | [`cairn_format::recording`] | modules, stacks, marks, allocations, in time | 0.1 to 4 | cairn |
+//! | Python's line tables | [`python_lines`] | the line of each instruction of a code object | - | CPython |
 //! | call-stack-tracker recordings | [`tracker`] | module loads and unloads and stacks, in time | 8 | a Windows tutorial |
 //!
 //! A new program that may choose takes CBF: it is the only one that says where frames are missing.
@@ -77,6 +78,7 @@ pub mod cif;
 pub mod heapblock;
 pub mod heapprof;
 pub mod lws;
+pub mod python_lines;
 pub mod swift_json;
 pub mod tracker;
 pub mod xnu;

@@ -231,6 +231,8 @@ impl ChunkKind {
     pub const ADDRESSES: Self = Self(*b"ADDR");
     /// Nodes of the stack tree.
     pub const STACKS: Self = Self(*b"STCK");
+    /// Code of interpreters, and the interpreters.
+    pub const CODE: Self = Self(*b"CODE");
     /// Threads.
     pub const THREADS: Self = Self(*b"THRD");
     /// Marks.

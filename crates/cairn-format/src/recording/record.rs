@@ -35,6 +35,10 @@ pub const STAMP_SHIFT: u32 = 5;
 pub const MAX_MARK_TEXT_BYTES: usize = 4096;
 /// Maximum words of one [`Record::TreeWords`]; longer segments are written in parts.
 pub const MAX_TREE_WORDS: usize = 4096;
+/// Maximum bytes of each name of a [`Record::Code`]; longer ones are cut.
+pub const MAX_CODE_NAME_BYTES: usize = 4096;
+/// Maximum bytes of one [`Record::CodeLines`]; longer tables are written in parts.
+pub const MAX_CODE_LINES_BYTES: usize = 16 << 10;
 
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 const FIRST_SIZED_TAG: u64 = 0x100;
@@ -57,6 +61,13 @@ mod tag {
     pub(super) const LOSS: u16 = 0x18;
     pub(super) const CLOCK: u16 = 0x19;
     pub(super) const END: u16 = 0x1a;
+    /// The same as `PC`, for [`PcKind::Interpreted`](super::PcKind::Interpreted).
+    ///
+    /// Readers of earlier versions skip tags that they do not know, but refuse kinds.
+    pub(super) const INTERPRETED_PC: u16 = 0x1b;
+    pub(super) const CODE: u16 = 0x1c;
+    pub(super) const CODE_LINES: u16 = 0x1d;
+    pub(super) const INTERPRETER: u16 = 0x1e;
 }
 
 macro_rules! numbered {
@@ -106,10 +117,45 @@ numbered! {
         UnknownRegister = 7,
         /// The stack is deeper than a recorded stack can be.
         Limit = 8,
+        /// A frame of an interpreter.
+        ///
+        /// The address is the number of the [code](Record::Code) << 32 | the byte offset of the
+        /// instruction in it.
+        Interpreted = 9,
         /// A call returns there, to code that no unwind table covers; looked up one byte before.
         /// The frame outside of it was found by its frame pointer, or by the known bytes of its
         /// code.
         ReturnWithoutTables = 10,
+    }
+}
+
+numbered! {
+    /// Encoding of the line table of interpreted code.
+    LineTableFormat {
+        /// Python 3.8 and 3.9: pairs of steps, `co_lnotab`.
+        Python38 = 0,
+        /// Python 3.10: pairs of length and step, `co_linetable`.
+        Python310 = 1,
+        /// Python 3.11 and later: entries of several kinds, `co_linetable`.
+        Python311 = 2,
+    }
+}
+
+numbered! {
+    /// Whether the frames of an interpreter in the process are recorded.
+    InterpreterState {
+        /// They are.
+        Read = 0,
+        /// No: where this version has them is not known.
+        UnknownVersion = 1,
+        /// No: it is built without a global lock.
+        FreeThreaded = 2,
+        /// No: it does not export what leads to them.
+        NotExported = 3,
+        /// No: its data are not where its version should have them, as in a debug build.
+        OtherLayout = 4,
+        /// No: this cairn reads them on x86-64 only.
+        OtherProcessor = 5,
     }
 }
 
@@ -209,6 +255,23 @@ pub struct LoadedModule<'a> {
     pub build_id: &'a [u8],
     /// The path as the loader knows it; bytes, as paths are.
     pub path: &'a [u8],
+}
+
+/// Code of an interpreter, as it was when it was first on a stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Code<'a> {
+    /// The recorder's number, from 1. Equal contents have one number.
+    pub number: u32,
+    /// The line that its line table begins with.
+    pub first_line: u32,
+    /// Encoding of its line table.
+    pub format: LineTableFormat,
+    /// Bytes of its line table, which [`Record::CodeLines`] has; some may be missing.
+    pub line_table_bytes: u32,
+    /// The source file, as the interpreter names it; bytes, as paths are.
+    pub file: &'a [u8],
+    /// The function, qualified where the interpreter knows that.
+    pub name: &'a [u8],
 }
 
 /// Resources that the process uses, as the kernel reports them.
@@ -354,6 +417,24 @@ pub enum Record<'a> {
         reason: EndReason,
         /// When.
         counter: u64,
+    },
+    /// Code of an interpreter was first on a stack. Comes before any [`Pc`](Self::Pc) in it.
+    Code(Code<'a>),
+    /// A part of the line table of interpreted code.
+    CodeLines {
+        /// Number of the code.
+        code: u32,
+        /// Where in the table the part begins.
+        offset: u32,
+        /// The part.
+        bytes: &'a [u8],
+    },
+    /// An interpreter was found in the process.
+    Interpreter {
+        /// Its version, as CPython's `PY_VERSION_HEX`; 0 when it is not known.
+        version: u32,
+        /// Whether its frames are recorded.
+        state: InterpreterState,
     },
     /// Written by a newer recorder.
     Unknown {
@@ -649,7 +730,7 @@ fn read_long(tag: u16, value: u32, body: &[u8]) -> Option<Record<'_>> {
     let word = |index: usize| array_at(body, index * 4).map(u32::from_le_bytes);
     let text = |from: usize, length: usize| body.get(from..from.checked_add(length)?);
     Some(match tag {
-        tag::PC => Record::Pc {
+        tag::PC | tag::INTERPRETED_PC => Record::Pc {
             number: value,
             address: long(0)?,
             module: word(2)?,
@@ -715,6 +796,23 @@ fn read_long(tag: u16, value: u32, body: &[u8]) -> Option<Record<'_>> {
             Record::Clock(Clock { counter: long(0)?, monotonic_nanos: long(1)?, wall_nanos: long(2)? })
         }
         tag::END => Record::End { reason: EndReason::from_number(value)?, counter: long(0)? },
+        tag::CODE => {
+            let (file, name) = (word(4)? as usize, word(5)? as usize);
+            Record::Code(Code {
+                number: value,
+                first_line: word(0)?,
+                format: LineTableFormat::from_number(word(1)?)?,
+                line_table_bytes: word(2)?,
+                file: text(24, file)?,
+                name: text(24_usize.checked_add(file)?, name)?,
+            })
+        }
+        tag::CODE_LINES => {
+            Record::CodeLines { code: value, offset: word(0)?, bytes: text(8, word(1)? as usize)? }
+        }
+        tag::INTERPRETER => {
+            Record::Interpreter { version: value, state: InterpreterState::from_number(word(0)?)? }
+        }
         _ => Record::Unknown { tag },
     })
 }
@@ -825,7 +923,51 @@ impl<'a> RecordSink<'a> {
     /// [`SinkTooSmall`].
     pub fn pc(&mut self, number: u32, kind: PcKind, address: u64, module: u32) -> Result<(), SinkTooSmall> {
         let place = u64::from(module) | u64::from(kind.number()) << 32;
-        self.put([long_head(tag::PC, number, 3), address, place])
+        let tag = if kind == PcKind::Interpreted { tag::INTERPRETED_PC } else { tag::PC };
+        self.put([long_head(tag, number, 3), address, place])
+    }
+
+    /// [`Record::Code`]. Names are cut to [`MAX_CODE_NAME_BYTES`].
+    ///
+    /// # Errors
+    ///
+    /// [`SinkTooSmall`].
+    pub fn code(&mut self, code: &Code<'_>) -> Result<(), SinkTooSmall> {
+        let file = code.file.get(..MAX_CODE_NAME_BYTES).unwrap_or(code.file);
+        let name = code.name.get(..MAX_CODE_NAME_BYTES).unwrap_or(code.name);
+        let place = self.long(tag::CODE, code.number, 4 + (file.len() + name.len()).div_ceil(8))?;
+        if let Some((front, body)) = place.split_first_chunk_mut() {
+            *front = [
+                u64::from(code.first_line) | u64::from(code.format.number()) << 32,
+                code.line_table_bytes.into(),
+                file.len() as u64 | (name.len() as u64) << 32,
+            ];
+            put_two(body, file, name);
+        }
+        Ok(())
+    }
+
+    /// [`Record::CodeLines`]; at most [`MAX_CODE_LINES_BYTES`].
+    ///
+    /// # Errors
+    ///
+    /// [`SinkTooSmall`].
+    pub fn code_lines(&mut self, code: u32, offset: u32, bytes: &[u8]) -> Result<(), SinkTooSmall> {
+        let place = self.long(tag::CODE_LINES, code, 2 + bytes.len().div_ceil(8))?;
+        if let Some((head, body)) = place.split_first_mut() {
+            *head = u64::from(offset) | (bytes.len() as u64) << 32;
+            put_bytes(body, bytes);
+        }
+        Ok(())
+    }
+
+    /// [`Record::Interpreter`].
+    ///
+    /// # Errors
+    ///
+    /// [`SinkTooSmall`].
+    pub fn interpreter(&mut self, version: u32, state: InterpreterState) -> Result<(), SinkTooSmall> {
+        self.put([long_head(tag::INTERPRETER, version, 2), state.number().into()])
     }
 
     /// [`Record::TreeWords`]; at most [`MAX_TREE_WORDS`].
