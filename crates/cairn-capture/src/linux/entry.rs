@@ -6,6 +6,8 @@ use crate::linux::arch::{cairn_capture_here, interrupted_sp};
 use crate::linux::engine;
 use crate::linux::own_memory;
 use crate::linux::process::{Process, process};
+#[cfg(target_arch = "x86_64")]
+use crate::linux::python;
 use crate::linux::stack::{Stack, StackId};
 use crate::linux::stack_memory::StackMemory;
 use crate::linux::thread::{self, Access, ThreadBlock};
@@ -148,12 +150,39 @@ fn capture_inline(pc: u64, sp: u64, fp: u64) -> StackId {
     let state = unsafe { block.state() };
     // SAFETY: `capture_at` and the naked entry promise a live frame of this thread, which waits for
     // this function; functions that it has called, such as this one, write only below its sp.
-    let node = match unsafe { engine::capture(process, state, CallSite { pc, sp, fp }) } {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "Python frames are merged there"))]
+    let mut stack = match unsafe { engine::capture(process, state, CallSite { pc, sp, fp }) } {
         Ok(node) => StackId::from_node(node),
         Err(engine::NeedsWholeWalk) => whole_walk(process, block, sp),
     };
+    #[cfg(target_arch = "x86_64")]
+    if python::is_active() {
+        // SAFETY: as for `engine::capture`, whose answer is this stack; the block is acquired.
+        stack = unsafe { with_python_frames(process, block, stack, CallSite { pc, sp, fp }) };
+    }
     block.release();
-    node
+    stack
+}
+
+/// # Safety
+///
+/// - `stack` was captured just now for `site`, a live frame of this thread.
+/// - The caller has acquired the block, and uses neither its state nor its rooms.
+#[cfg(target_arch = "x86_64")]
+unsafe fn with_python_frames(
+    process: &Process,
+    block: &ThreadBlock,
+    stack: StackId,
+    site: CallSite,
+) -> StackId {
+    if stack == StackId::LOST {
+        return stack;
+    }
+    // SAFETY: the caller has acquired the block, and this is the only reference to its part.
+    let Some(thread) = (unsafe { block.python_thread() }) else { return stack };
+    // SAFETY: the caller promises a stack that was captured just now, and an acquired block.
+    let node = unsafe { python::with_python_frames(process, block, thread, stack.number(), site) };
+    StackId::from_node(node)
 }
 
 #[cold]
@@ -199,7 +228,7 @@ fn nested_capture(process: &Process, block: &ThreadBlock, start: Start<'_>) -> S
 #[inline(never)]
 fn intern_walk(process: &Process, start: Start<'_>, memory: StackMemory, room: &mut WalkRoom) -> StackId {
     process.count_whole_walk();
-    let Some(count) = walk::walk(process, start, memory, room) else { return lost(process) };
+    let Some(count) = walk::walk(process, start, memory, room, &mut |_, _| ()) else { return lost(process) };
     let outermost_first = room.numbers(count).iter().rev().copied();
     process.intern(outermost_first).map_or_else(|_| lost(process), StackId::from_node)
 }

@@ -6,6 +6,7 @@
 //!   entry  stack  table  text  thread_memory      the public API
 //!   engine                                        the hot path
 //!   thread  walk                                  the state of a thread; whole walks
+//!   python                                        Python frames, and how they are merged (x86-64)
 //!   process                                       the state of the process
 //!   tree  pcs  modules  headerless  generated     stacks, addresses, and where code and its tables lie
 //!   index  region  stack_memory  stack_bounds     tables that grow; readable memory
@@ -28,6 +29,8 @@ mod own_memory;
 mod pc_kind;
 mod pcs;
 mod process;
+#[cfg(target_arch = "x86_64")]
+mod python;
 mod region;
 mod stack;
 mod stack_bounds;
@@ -46,6 +49,8 @@ pub use entry::{Statistics, capture, capture_at, capture_interrupted, statistics
 pub use mapping::{own_memory, own_memory_changes};
 pub use own_memory::read_bytes as read_own_memory;
 pub use process::{after_fork_in_child, forget_stacks, take_less_room, while_unloading};
+#[cfg(target_arch = "x86_64")]
+pub use python::{CodeContents, PythonSymbols, python_code, read_python_frames, unread_python_stacks};
 pub use stack::{Frames, Stack, StackId};
 pub use table::{
     FrameId, LoadedModule, ModuleIdentity, NewStacks, StackCursor, StackRow, observe_new_stacks,

@@ -37,6 +37,16 @@ const PROVEN: u32 = 1 << 8;
 // SAFETY: the three fields are atomics, and fill the 16 bytes without padding.
 unsafe impl ZeroedAtomics for PcEntry {}
 
+/// The meaning of a numbered address in a stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Meaning {
+    Frame(Frame),
+    /// When it is a frame of an interpreter: the number of the code, and the offset in it.
+    Interpreted(u64),
+    /// When the stack ends.
+    End(StopReason),
+}
+
 impl PcEntry {
     #[inline]
     pub(crate) fn pc(&self) -> u64 {
@@ -48,17 +58,25 @@ impl PcEntry {
         Rule::from_bits(self.rule.load(Ordering::Relaxed))
     }
 
+    /// True for the reason why a stack ends.
+    pub(crate) fn is_end(&self) -> bool {
+        matches!(self.meaning(), Meaning::End(_))
+    }
+
     /// The kind, as recordings have it.
     pub(crate) fn kind(&self) -> PcKind {
         pc_kind::from_bits(self.kind.load(Ordering::Relaxed) & !PROVEN)
     }
 
     /// The frame, or the reason why the stack ends here.
-    pub(crate) fn meaning(&self) -> Result<Frame, StopReason> {
+    pub(crate) fn meaning(&self) -> Meaning {
         let address = AbsoluteAddress::new(self.pc());
-        Err(match self.kind() {
-            PcKind::ReturnAddress | PcKind::ReturnWithoutTables => return Ok(Frame::ReturnAddress(address)),
-            PcKind::ProgramCounter => return Ok(Frame::ProgramCounter(address)),
+        Meaning::End(match self.kind() {
+            PcKind::ReturnAddress | PcKind::ReturnWithoutTables => {
+                return Meaning::Frame(Frame::ReturnAddress(address));
+            }
+            PcKind::ProgramCounter => return Meaning::Frame(Frame::ProgramCounter(address)),
+            PcKind::Interpreted => return Meaning::Interpreted(self.pc()),
             PcKind::NoUnwindInfo => StopReason::NoUnwindInfo { pc: address },
             PcKind::BadUnwindInfo => StopReason::BadUnwindInfo { pc: address },
             PcKind::UnreadableMemory => StopReason::UnreadableMemory { address },

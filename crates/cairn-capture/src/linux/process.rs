@@ -187,6 +187,8 @@ pub fn while_unloading<R>(unload: impl FnOnce() -> R) -> R {
     process.module_state.begin_unload();
     let result = unload();
     process.pcs.forget_unloaded();
+    #[cfg(target_arch = "x86_64")]
+    crate::linux::python::forget_unloaded();
     process.module_state.end_unload();
     result
 }

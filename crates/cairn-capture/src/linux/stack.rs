@@ -3,6 +3,7 @@
 use cairn_format::Frame;
 use cairn_unwind::StopReason;
 
+use crate::linux::pcs::Meaning;
 use crate::linux::process::process;
 use crate::linux::text::{self, WriteError};
 
@@ -137,21 +138,22 @@ impl Iterator for Frames {
     type Item = Frame;
 
     fn next(&mut self) -> Option<Frame> {
-        if self.node == 0 {
-            return None;
-        }
         let process = process();
         let words = process.tree.words();
-        let entry = process.pcs.entries().get(words.pc(self.node) as usize)?;
-        self.node = words.parent(self.node);
-        match entry.meaning() {
-            Ok(frame) => Some(frame),
-            Err(reason) => {
-                self.stop = Some(reason);
-                self.node = 0;
-                None
+        while self.node != 0 {
+            let entry = process.pcs.entries().get(words.pc(self.node) as usize)?;
+            self.node = words.parent(self.node);
+            match entry.meaning() {
+                Meaning::Frame(frame) => return Some(frame),
+                // It has no address: only recordings have such frames.
+                Meaning::Interpreted(_) => {}
+                Meaning::End(reason) => {
+                    self.stop = Some(reason);
+                    self.node = 0;
+                }
             }
         }
+        None
     }
 }
 

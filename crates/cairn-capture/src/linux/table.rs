@@ -16,6 +16,7 @@ use cairn_unwind::StopReason;
 use crate::linux::modules::{self, LoadedModules};
 use crate::linux::own_memory;
 use crate::linux::pc_kind::{self, PcKind};
+use crate::linux::pcs::Meaning;
 use crate::linux::process::process;
 use crate::linux::stack::StackId;
 use crate::linux::tree::TreeWord;
@@ -62,8 +63,12 @@ pub struct StackRow {
     /// number is smaller than `id`'s.
     pub parent: StackId,
     /// The innermost frame, or the reason why the frames inside of this row cannot be followed
-    /// outward.
+    /// outward. [`Frame::Omitted`] for a frame of an interpreter.
     pub frame: Result<Frame, StopReason>,
+    /// The frame of an interpreter, if it is one.
+    ///
+    /// The upper half is the number of its code, the lower one the byte offset of its instruction.
+    pub interpreted: Option<u64>,
     /// True when the frame is a return address in code that no unwind table covers. The frame
     /// outside of it was found by its frame pointer, or by the known shape of its code.
     pub is_without_tables: bool,
@@ -77,6 +82,9 @@ impl StackRow {
     /// Returns the kind and the address of the row's frame, as recordings have them.
     #[must_use]
     pub fn kind_and_address(&self) -> (PcKind, u64) {
+        if let Some(address) = self.interpreted {
+            return (PcKind::Interpreted, address);
+        }
         match self.frame {
             Ok(Frame::ProgramCounter(address)) => (PcKind::ProgramCounter, address.value()),
             Ok(frame) if self.is_without_tables => (PcKind::ReturnWithoutTables, address_of(frame)),
@@ -118,10 +126,15 @@ impl StackId {
 fn row(id: StackId, parent: u32, pc: u32) -> Option<StackRow> {
     let entries = process().pcs.entries();
     let entry = entries.get(pc as usize)?;
-    let (frame, is_without_tables) = (entry.meaning(), entry.kind() == PcKind::ReturnWithoutTables);
+    let (frame, interpreted) = match entry.meaning() {
+        Meaning::Frame(frame) => (Ok(frame), None),
+        Meaning::Interpreted(address) => (Ok(Frame::Omitted(1)), Some(address)),
+        Meaning::End(reason) => (Err(reason), None),
+    };
+    let is_without_tables = entry.kind() == PcKind::ReturnWithoutTables;
     let module = ModuleIdentity(process().pcs.identity(pc));
     let parent = StackId::from_node(parent);
-    Some(StackRow { id, parent, frame, is_without_tables, frame_id: FrameId(pc), module })
+    Some(StackRow { id, parent, frame, interpreted, is_without_tables, frame_id: FrameId(pc), module })
 }
 
 /// A place in the stack table, to read the rows that were added since the last time.

@@ -155,6 +155,8 @@ fn begin(
 /// Walks from `start` and stores the pc numbers in `room`, innermost first. If the walk ended
 /// before the start of the stack, the number of the reason follows the last frame. Returns the
 /// count of numbers, or `None` when there is no memory for a new number.
+///
+/// `place` receives, for each number, the stack pointer of its frame, and whether it is the reason.
 #[cold]
 #[inline(never)]
 pub(crate) fn walk(
@@ -162,6 +164,7 @@ pub(crate) fn walk(
     start: Start<'_>,
     memory: StackMemory,
     room: &mut WalkRoom,
+    place: &mut dyn FnMut(u64, bool),
 ) -> Option<usize> {
     let visible_from = match start {
         Start::Interrupted(_) => 0,
@@ -201,6 +204,7 @@ pub(crate) fn walk(
             break;
         }
         *numbers.all().get_mut(count)? = process.number(pc, kind)?;
+        place(sp, false);
         count += 1;
         outermost = Some((frame, sp));
     }
@@ -211,6 +215,7 @@ pub(crate) fn walk(
     };
     if let Some((kind, address)) = reason.and_then(pc_kind::of_stop) {
         *numbers.all().get_mut(count)? = process.number(address, kind)?;
+        place(0, true);
         count += 1;
     }
     Some(count)

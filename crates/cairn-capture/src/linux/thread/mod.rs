@@ -20,6 +20,8 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 
 use crate::linux::modules::KnownModules;
+#[cfg(target_arch = "x86_64")]
+use crate::linux::python::PythonThread;
 use crate::linux::stack_bounds::{self, Hole};
 use crate::linux::stack_memory::StackMemory;
 use crate::linux::walk::WalkRoom;
@@ -82,6 +84,9 @@ pub(crate) struct ThreadBlock {
     handler: HandlerPart,
     /// The first turns of the state.
     own_turns: UnsafeCell<[Turn; FIRST_TURNS]>,
+    /// For the capture: what it remembers of Python frames; null in most programs.
+    #[cfg(target_arch = "x86_64")]
+    python: AtomicPtr<PythonThread>,
 }
 
 const _: () = assert!(align_of::<ThreadBlock>() <= 4096, "a mapping begins a page");
@@ -195,6 +200,28 @@ impl ThreadBlock {
         // SAFETY: while `busy` is set, only the capture that set it uses this room, and the caller
         // has no other reference.
         unsafe { &mut *self.walk_room.get() }
+    }
+
+    /// The Python frames that captures of the owner remember; `None` without memory for it.
+    ///
+    /// # Safety
+    ///
+    /// - [`acquire`] has returned the block as [`Access::Whole`] on this thread, and it was not
+    ///   released since.
+    /// - No other reference to this part is in use.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "the contract makes the borrow unique")]
+    pub(crate) unsafe fn python_thread(&self) -> Option<&mut PythonThread> {
+        let mut place = self.python.load(Ordering::Relaxed);
+        if place.is_null() {
+            place = mapping::reserve(size_of::<PythonThread>())?.cast().as_ptr();
+            self.python.store(place, Ordering::Relaxed);
+        }
+        // SAFETY: a zeroed mapping, for which zeros are a value, that is never unmapped; while
+        // `busy` is set, only the capture that set it uses it, and the caller has no other
+        // reference.
+        unsafe { place.as_mut() }
     }
 
     /// The room for a walk in a signal handler that interrupted a capture.
@@ -334,6 +361,11 @@ pub(crate) unsafe fn forget_all() {
     for block in blocks() {
         // SAFETY: no thread is inside a capture, and no other thread runs, as the caller promises.
         unsafe { block.forget() };
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above; null, or what `python_thread` has mapped.
+        if let Some(python) = unsafe { block.python.load(Ordering::Relaxed).as_mut() } {
+            python.forget();
+        }
     }
 }
 
