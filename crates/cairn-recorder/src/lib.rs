@@ -59,7 +59,8 @@
 //! | `requests` | pauses and resumes; starts children | `epochs`, `mode`, `os`, `recorder` |
 //! | `tables` | writes records of tables | `recorder`, `spool`, `table_log` |
 //! | [`modules`] | writes loads and unloads | `build_id`, `clock`, `module_table`, `os`, `recorder`, `spool`, `tables`, `writer` |
-//! | `stacks` | writes new stacks | `modules`, `os`, `recorder`, `tables` |
+//! | `interpreters` | writes code of interpreters | `os`, `recorder`, `tables` |
+//! | `stacks` | writes new stacks | `interpreters`, `modules`, `os`, `recorder`, `tables` |
 //! | `lanes` | takes a lane on the slow path; stamps; first event of a thread | `clock`, `epochs`, `os`, `recorder`, `requests`, `spool`, `thread_log`, `writer` |
 //! | `sampling` | remembers chosen blocks | `chooser`, `lanes`, `os`, `thread_log` |
 //! | [`heap`] | events of the heap | `clock`, `epochs`, `lanes`, `mode`, `recorder`, `requests`, `sampling`, `spool`, `thread_log`, `writer` |
@@ -79,6 +80,7 @@ mod epochs;
 mod extent;
 mod facts;
 pub mod heap;
+mod interpreters;
 mod lanes;
 mod marks;
 mod mode;
@@ -98,11 +100,12 @@ mod thread_word;
 mod writer;
 
 pub use cairn_capture::CallSite;
-pub use cairn_format::recording::{EndReason, MappingKind, MarkValue};
+pub use cairn_format::recording::{EndReason, InterpreterState, MappingKind, MarkValue};
 pub use dump::{DumpError, dump, flush};
 pub use ending::{
     end_before_sandbox, exiting, has_ended_memory, leave_file, note_exec, release_ended, stop, wipe_in_child,
 };
+pub use interpreters::note_interpreter;
 pub use lanes::thread_ended;
 pub use marks::{capture_from_context, mark, mark_stack, mark_value};
 pub use recorder::{needs_fork_hook, recording_path};

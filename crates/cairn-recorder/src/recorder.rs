@@ -16,7 +16,7 @@ use crate::mode::{self, Mode, RECORDING, generation_of, mode_of, word_of};
 use crate::module_table::ModuleTable;
 use crate::os;
 use crate::spool::{self, NoSegment, SegmentUse, Spool};
-use crate::table_log::{PublishedPcs, TableLogs};
+use crate::table_log::{PublishedCodes, PublishedPcs, TableLogs};
 use crate::thread_log::{ThreadLog, UnownedLog};
 use crate::writer::Writer;
 
@@ -50,6 +50,7 @@ pub(crate) struct Recorder {
     pub(crate) modules: ModuleTable,
     pub(crate) tables: TableLogs,
     pub(crate) published: PublishedPcs,
+    pub(crate) published_codes: PublishedCodes,
 }
 
 /// Limits of the threads that record at once; the first is used that fits into [`LOGS_SHARE`].

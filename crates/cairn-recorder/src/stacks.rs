@@ -8,8 +8,9 @@
 use core::sync::atomic::{Ordering, fence};
 
 use cairn_capture::{NewStacks, StackCursor, StackId, StackRow};
-use cairn_format::recording::{MAX_TREE_WORDS, control};
+use cairn_format::recording::{MAX_TREE_WORDS, PcKind, control};
 
+use crate::interpreters;
 use crate::modules;
 use crate::os::ErrnoGuard;
 use crate::recorder::{self, Recorder};
@@ -25,6 +26,9 @@ fn publish_frame(tables: &mut TableWriter<'_>, row: &StackRow) {
         return;
     }
     let (kind, address) = row.kind_and_address();
+    if kind == PcKind::Interpreted {
+        interpreters::publish_code(tables, (address >> 32) as u32);
+    }
     let module = modules::number_of(&recorder.modules, row.module, address, tables);
     if tables.append(3, |sink| sink.pc(row.frame_id.number(), kind, address, module)) {
         recorder.published.add(row.frame_id);
@@ -130,7 +134,10 @@ pub(crate) fn begin(recorder: &Recorder) {
     cairn_capture::observe_new_stacks(on_new_stacks);
     fence(Ordering::SeqCst);
     match TableWriter::take(recorder) {
-        Some(mut tables) => publish_known(&mut tables, 0),
+        Some(mut tables) => {
+            interpreters::publish(&mut tables);
+            publish_known(&mut tables, 0);
+        }
         None => recorder.tables.leave_out(0),
     }
     publish_left_out(recorder);

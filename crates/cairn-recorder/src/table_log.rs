@@ -83,6 +83,26 @@ impl Drop for TakenLog<'_> {
     }
 }
 
+/// Limit of numbers of interpreted code; what is beyond is written again with each new frame.
+const CODES: usize = 1 << 20;
+
+/// Set of the code of interpreters that is in the file.
+#[repr(C)]
+pub(crate) struct PublishedCodes([AtomicU64; CODES / 64]);
+
+impl PublishedCodes {
+    pub(crate) fn has(&self, number: u32) -> bool {
+        let word = self.0.get(number as usize / 64);
+        word.is_some_and(|word| word.load(Ordering::Acquire) >> (number % 64) & 1 != 0)
+    }
+
+    pub(crate) fn add(&self, number: u32) {
+        if let Some(word) = self.0.get(number as usize / 64) {
+            word.fetch_or(1 << (number % 64), Ordering::Release);
+        }
+    }
+}
+
 /// Set of the frames that are in the file.
 #[repr(C)]
 pub(crate) struct PublishedPcs([AtomicU64; PCS / 64]);
