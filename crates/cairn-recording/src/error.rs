@@ -6,7 +6,9 @@ use std::{error, fmt, io};
 
 use super::growth::Growth;
 use cairn_format::recording::control::EarlyEnd;
-use cairn_format::recording::{BadRecord, ChunkKind, HeaderError, LossKind, SegmentError};
+use cairn_format::recording::{BadRecord, ChunkKind, HeaderError, InterpreterState, LossKind, SegmentError};
+
+use crate::tables::Interpreter;
 
 /// Why a recording cannot be opened, read on, or written.
 #[derive(Debug)]
@@ -148,6 +150,8 @@ pub enum Finding {
         /// How many committed bytes cannot be read.
         lost_bytes: u64,
     },
+    /// The frames of an interpreter in the process are not in the stacks.
+    NoInterpretedFrames(Interpreter),
     /// Segments of a thread are missing between others.
     MissingSegments {
         /// The thread.
@@ -279,6 +283,7 @@ impl Finding {
             | Self::Continued { .. }
             | Self::EndedEarly(_)
             | Self::Growing(_)
+            | Self::NoInterpretedFrames(_)
             | Self::Drained { .. } => false,
         }
     }
@@ -348,6 +353,19 @@ impl fmt::Display for Finding {
                 ),
                 _ => write!(f, "{count} events were lost"),
             },
+            Self::NoInterpretedFrames(interpreter) => {
+                let version = interpreter.version_text().map_or(String::new(), |text| format!(" {text}"));
+                let why = match interpreter.state() {
+                    InterpreterState::FreeThreaded => "a build without a global lock is not supported",
+                    InterpreterState::NotExported => "it does not export what leads to them",
+                    InterpreterState::OtherLayout => {
+                        "its data are not where this version has them, as in a debug build"
+                    }
+                    InterpreterState::OtherProcessor => "they are read on x86-64 only",
+                    _ => "this version is not supported",
+                };
+                write!(f, "stacks have no Python frames: Python{version}: {why}")
+            }
             Self::EndedEarly(ended) => ended.fmt(f),
             Self::NoEnd => f.write_str("the recording has no end: the program still runs, was killed, or ended without `exit`"),
             Self::Growing(growth) => growth.fmt(f),

@@ -95,12 +95,14 @@ pub use spool::external_marks::{
     announce_rename_in, command_from_outside, command_in, mark_from_outside, mark_in,
 };
 pub use summary::{Detail, StoredSummary};
-pub use tables::StackTree;
+pub use tables::{Code, Interpreter, StackTree};
 #[cfg(target_os = "linux")]
 pub use write::drain::{Drain, Status};
 pub use write::pack::{Totals, pack};
 
-pub use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind, control};
+pub use cairn_format::recording::{
+    EndReason, InterpreterState, LineTableFormat, LossKind, MappingKind, MarkValue, PcKind, control,
+};
 
 /// Times of allocations and frees in packed recordings are multiples of this. Their order is exact.
 pub const HEAP_TIME_QUANTUM_NANOS: u64 = 10_000;

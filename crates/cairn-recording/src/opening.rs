@@ -16,7 +16,9 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader, SEGMENT_BYTES, Shape, control};
+use cairn_format::recording::{
+    FILE_HEADER_BYTES, FileHeader, InterpreterState, SEGMENT_BYTES, Shape, control,
+};
 
 use crate::clock::TimeScale;
 use crate::error::{Finding, RecordingError};
@@ -344,6 +346,8 @@ fn read(
     }
     let window = choose.map_or(window, |choose| Some(choose(&scale)));
     let tables = tables.take_tables(&scale);
+    let unread = tables.interpreters.iter().filter(|found| found.state() != InterpreterState::Read);
+    findings.extend(unread.map(|&found| Finding::NoInterpretedFrames(found)));
     let rest = None;
     Ok(Recording { header, source, layout, facts, tables, scale, end, early, findings, window, rest })
 }

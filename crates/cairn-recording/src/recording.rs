@@ -15,7 +15,7 @@ use crate::source::Source;
 use crate::spool::control_words::RawEarlyEnd;
 use crate::spool::deliver::Renumbered;
 use crate::spool::reader::Spool;
-use crate::tables::{StackTree, Tables};
+use crate::tables::{Interpreter, StackTree, Tables};
 use crate::write::pack::Totals;
 
 /// A recording, opened: its tables are read, its events are read on demand.
@@ -123,6 +123,12 @@ impl Recording {
     #[must_use]
     pub fn stacks(&self) -> &StackTree {
         &self.tables.stacks
+    }
+
+    /// The interpreters in the process, in no order.
+    #[must_use]
+    pub fn interpreters(&self) -> &[Interpreter] {
+        &self.tables.interpreters
     }
 
     /// The frame of a number. `None` when the file lost it.

@@ -15,7 +15,9 @@
 
 use std::collections::BTreeMap;
 
-use cairn_format::recording::{Clock, LoadedModule, PcKind, Record};
+use cairn_format::recording::{
+    self, Clock, InterpreterState, LineTableFormat, LoadedModule, MAX_CODE_NAME_BYTES, PcKind, Record,
+};
 use cairn_format::{AbsoluteAddress, ModuleOffset};
 
 use super::clock::TimeScale;
@@ -36,6 +38,23 @@ const GAPS: usize = 16;
 pub struct StackTree {
     words: Vec<u32>,
     pcs: Vec<Pc>,
+    codes: BTreeMap<u32, Code>,
+}
+
+/// Code of an interpreter that is on stacks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Code {
+    /// The source file, as the interpreter names it. A name from a stranger's file, not one to open
+    /// unasked.
+    pub file: Vec<u8>,
+    /// The function, qualified where the interpreter knows that.
+    pub name: Vec<u8>,
+    /// The line that the line table begins with.
+    pub first_line: u32,
+    /// Encoding of the line table.
+    pub format: LineTableFormat,
+    /// The line table; shorter than it was where a part is missing in the file.
+    pub line_table: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +138,19 @@ impl StackTree {
         })
     }
 
+    /// Code of an interpreter, by its number.
+    ///
+    /// That is the upper half of the address of a frame of the kind [`PcKind::Interpreted`].
+    #[must_use]
+    pub fn code(&self, number: u32) -> Option<&Code> {
+        self.codes.get(&number)
+    }
+
+    /// All code of interpreters, by number.
+    pub fn codes(&self) -> impl Iterator<Item = (u32, &Code)> {
+        self.codes.iter().map(|(&number, code)| (number, code))
+    }
+
     pub(crate) fn word(&self, index: usize) -> Option<u32> {
         self.words.get(index).copied()
     }
@@ -134,7 +166,36 @@ pub(crate) struct Tables {
     pub(crate) stacks: StackTree,
     pub(crate) modules: Vec<Module>,
     pub(crate) threads: Vec<Thread>,
+    pub(crate) interpreters: Vec<Interpreter>,
     pub(crate) generated: GeneratedCode,
+}
+
+/// An interpreter in the process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Interpreter {
+    /// Its version, as CPython's `PY_VERSION_HEX`; 0 when it is not known.
+    pub version: u32,
+    /// Number of the [`InterpreterState`].
+    state: u32,
+}
+
+impl Interpreter {
+    pub(crate) const fn new(version: u32, state: InterpreterState) -> Self {
+        Self { version, state: state.number() }
+    }
+
+    /// Whether its frames are recorded.
+    #[must_use]
+    pub fn state(self) -> InterpreterState {
+        InterpreterState::from_number(self.state).unwrap_or(InterpreterState::UnknownVersion)
+    }
+
+    /// The version as people write it; `None` when it is not known.
+    #[must_use]
+    pub fn version_text(self) -> Option<String> {
+        let part = |shift: u32| self.version >> shift & 0xff;
+        (self.version != 0).then(|| format!("{}.{}.{}", part(24), part(16), part(8)))
+    }
 }
 
 impl Tables {
@@ -158,6 +219,12 @@ impl Tables {
                 *place = word;
             }
         }
+        for (number, code) in more.codes {
+            own.codes.entry(number).or_insert(code);
+        }
+        self.interpreters.extend(other.interpreters);
+        self.interpreters.sort_unstable();
+        self.interpreters.dedup();
         for module in other.modules {
             match self.modules.binary_search_by_key(&module.id, |known| known.id) {
                 Ok(index) => {
@@ -204,11 +271,18 @@ pub(crate) struct TableBuilder {
     modules: BTreeMap<u32, RawModule>,
     pub(crate) threads: Lives,
     pub(crate) clocks: Vec<Clock>,
+    interpreters: Vec<Interpreter>,
     pub(crate) generated: GeneratedCode,
     /// Where the chunk that is being taken begins.
     pub(crate) place: u64,
     pub(crate) bad_rows: u64,
+    rows_of_code: usize,
 }
+
+/// Interpreters that are read from one recording; 64, so that a damaged file takes no memory.
+const MOST_INTERPRETERS: usize = 64;
+/// A longer line table is no program's: the recorder cuts it at 1 MiB.
+const MOST_LINE_TABLE_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Debug)]
 pub(crate) struct RawModule {
@@ -238,6 +312,9 @@ impl TableBuilder {
             Record::ModuleLoaded(module) => self.module_loaded(&module),
             Record::ModuleUnloaded { number, counter } => self.module_unloaded(number, counter),
             Record::Clock(clock) => self.clocks.push(clock),
+            Record::Code(code) => self.code(&code),
+            Record::CodeLines { code, offset, bytes } => self.code_lines(code, offset, bytes),
+            Record::Interpreter { version, state } => self.interpreter(version, state),
             _ => {}
         }
     }
@@ -257,6 +334,54 @@ impl TableBuilder {
         }
         if module == 0 && self.place > 0 {
             self.generated.note_seen(number, self.place);
+        }
+    }
+
+    pub(crate) fn code(&mut self, code: &recording::Code<'_>) {
+        self.rows_of_code += 1;
+        let is_cut = |name: &[u8]| name.len() > MAX_CODE_NAME_BYTES;
+        if code.number == 0 || is_cut(code.file) || is_cut(code.name) {
+            self.bad_rows += 1;
+            return;
+        }
+        // Its line table may have been in front, in a segment of another thread.
+        let known = self.stacks.codes.remove(&code.number);
+        let line_table = known.map(|known| known.line_table).unwrap_or_default();
+        let read = Code {
+            file: code.file.to_vec(),
+            name: code.name.to_vec(),
+            first_line: code.first_line,
+            format: code.format,
+            line_table,
+        };
+        self.stacks.codes.insert(code.number, read);
+    }
+
+    pub(crate) fn code_lines(&mut self, code: u32, offset: u32, bytes: &[u8]) {
+        self.rows_of_code += 1;
+        let code = self.stacks.codes.entry(code).or_insert_with(|| Code {
+            file: Vec::new(),
+            name: Vec::new(),
+            first_line: 0,
+            format: LineTableFormat::Python311,
+            line_table: Vec::new(),
+        });
+        let (start, end) = (offset as usize, (offset as usize).saturating_add(bytes.len()));
+        // One thread writes the parts of a table in order: a gap is damage, and all behind it is
+        // left out. A part may come twice.
+        if start > code.line_table.len() || end > MOST_LINE_TABLE_BYTES {
+            self.bad_rows += 1;
+        } else if end > code.line_table.len() {
+            code.line_table.truncate(start);
+            code.line_table.extend_from_slice(bytes);
+        }
+    }
+
+    pub(crate) fn interpreter(&mut self, version: u32, state: InterpreterState) {
+        self.rows_of_code += 1;
+        let found = Interpreter::new(version, state);
+        if !self.interpreters.contains(&found) && self.interpreters.len() < MOST_INTERPRETERS {
+            self.interpreters.push(found);
         }
     }
 
@@ -328,7 +453,8 @@ impl TableBuilder {
     /// Changes with every row of modules, addresses and stacks that is taken, and with every piece
     /// of names.
     pub(crate) fn version(&self) -> (usize, usize, usize) {
-        (self.modules.len() + self.generated.pieces().len(), self.pcs_read, self.words_read)
+        let others = self.rows_of_code + self.generated.pieces().len();
+        (self.modules.len() + others, self.pcs_read, self.words_read)
     }
 
     pub(crate) fn raw_modules(&self) -> &BTreeMap<u32, RawModule> {
@@ -364,6 +490,7 @@ impl TableBuilder {
             stacks: self.stacks.clone(),
             modules: modules.collect(),
             threads,
+            interpreters: self.interpreters.clone(),
             generated: self.generated.clone(),
         }
     }

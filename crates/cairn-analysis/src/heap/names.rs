@@ -68,6 +68,9 @@ pub struct Function {
     pub module: Option<u32>,
     /// False when the name is only a place, because nothing else is known.
     pub is_named: bool,
+    /// Source file of a function that an interpreter runs; none for native code. Functions of the
+    /// same name in different files are different ones.
+    pub script: Option<Arc<str>>,
 }
 
 /// A line of a function.
@@ -117,7 +120,7 @@ pub struct Names<'a> {
     /// Frames of an interpreted language were met: its interpreter says nothing any more.
     has_interpreted: bool,
     line_ids: HashMap<Line, LineId>,
-    function_ids: HashMap<(Arc<str>, Option<u32>), FunctionId>,
+    function_ids: HashMap<Function, FunctionId>,
     no_frames: LineId,
     lost: LineId,
 }
@@ -153,7 +156,7 @@ impl<'a> Names<'a> {
             no_frames: LineId(0),
             lost: LineId(0),
         };
-        let place = |name: &str| Named { name: name.into(), is_named: false, raw_name: None };
+        let place = |name: &str| Named { name: name.into(), is_named: false, raw_name: None, script: None };
         names.no_frames = names.line(place("[no stack]"), None, None, None);
         names.lost = names.line(place("[stack was lost]"), None, None, None);
         names
@@ -219,12 +222,17 @@ impl<'a> Names<'a> {
         if wanted.is_empty() {
             return;
         }
-        wanted.retain(|&index| match (self.stacks.address(index), self.stacks.generated_name(index)) {
-            (Some(address), Some(frame)) => {
-                self.keep(index, address, vec![frame.clone()]);
-                false
+        // The recording itself names the frames of interpreters, and the code of JIT compilers.
+        wanted.retain(|&index| {
+            let Some(address) = self.stacks.address(index) else { return true };
+            let generated = self.stacks.generated_name(index).cloned();
+            match generated.or_else(|| self.stacks.interpreted_frame(address)) {
+                Some(frame) => {
+                    self.keep(index, address, vec![frame]);
+                    false
+                }
+                None => true,
             }
-            _ => true,
         });
         let asked: Vec<&Address> = wanted.iter().filter_map(|&index| self.stacks.address(index)).collect();
         let mut answers = self.namer.name(self.stacks, &asked).into_iter();
@@ -260,14 +268,16 @@ impl<'a> Names<'a> {
             };
             let is_named = name.as_deref().is_some_and(|name| !represents(name));
             let name = name.unwrap_or_else(|| self.stand_in(address));
-            let named = Named { name, is_named, raw_name: frame.raw_name.as_deref() };
+            let script = frame.file.clone().filter(|_| address.kind == PcKind::Interpreted);
+            let named = Named { name, is_named, raw_name: frame.raw_name.as_deref(), script };
             let line = self.line(named, module, frame.file.clone(), frame.line);
             // A compiler that inlines a recursion names the same line twice.
             self.at_addresses.push(line);
             outermost = Some(line);
         }
         if outermost.is_none() {
-            let named = Named { name: self.stand_in(address), is_named: false, raw_name: None };
+            let name = self.stand_in(address);
+            let named = Named { name, is_named: false, raw_name: None, script: None };
             let line = self.line(named, module, None, None);
             self.at_addresses.push(line);
         }
@@ -288,6 +298,7 @@ impl<'a> Names<'a> {
             PcKind::OutsideStack => Some("the next frame was outside of the stack"),
             PcKind::UnknownRegister => Some("a register's value was not known"),
             PcKind::Limit => Some("the stack is too deep"),
+            PcKind::Interpreted => return format!("[Python code {}]", address.absolute >> 32).into(),
             _ => Some("for a reason that this cairn does not know"),
         };
         let place = match address.module {
@@ -308,14 +319,16 @@ impl<'a> Names<'a> {
         file: Option<Arc<str>>,
         line: Option<u32>,
     ) -> LineId {
-        let Named { name, is_named, raw_name } = named;
-        let function = match self.function_ids.get(&(Arc::clone(&name), module)) {
+        let Named { name, is_named, raw_name, script } = named;
+        let function = Function { name, module, is_named, script };
+        let function = match self.function_ids.get(&function) {
             Some(&id) => id,
             None => {
                 let id = FunctionId(self.functions.len() as u32);
-                self.functions.push(Function { name: Arc::clone(&name), module, is_named });
-                self.is_found_wrapper.push(is_named && self.wrappers_elsewhere.contains(&name));
-                self.function_ids.insert((name, module), id);
+                let may_wrap = is_named && function.script.is_none();
+                self.is_found_wrapper.push(may_wrap && self.wrappers_elsewhere.contains(&function.name));
+                self.functions.push(function.clone());
+                self.function_ids.insert(function, id);
                 id
             }
         };
@@ -409,4 +422,6 @@ struct Named<'n> {
     name: Arc<str>,
     is_named: bool,
     raw_name: Option<&'n str>,
+    /// The source file of a function that an interpreter runs.
+    script: Option<Arc<str>>,
 }

@@ -1,10 +1,11 @@
 //! The stacks of a recording, as the questions need them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::recording_fold::MOST_NANOS;
 use super::sampling::Sampling;
-use super::stacks::{Address, Module, NO_FRAMES, Stacks};
+use super::stacks::{Address, InterpretedCode, Module, NO_FRAMES, Stacks};
 use cairn_recording::{CodeFileKind, PcId, PcKind, Recording, StackId};
 use cairn_symbols::{GeneratedFormat, GeneratedNames, GeneratedPiece, SeenAddress};
 
@@ -77,6 +78,13 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
         stacks.set_program(program as u32);
     }
     let tree = recording.stacks();
+    for (number, code) in tree.codes() {
+        let text = |bytes: &[u8]| Arc::from(String::from_utf8_lossy(bytes));
+        let (first_line, format) = (code.first_line, code.format);
+        let line_table = code.line_table.clone();
+        let (file, function) = (text(&code.file), text(&code.name));
+        stacks.add_code(number, InterpretedCode { file, function, first_line, format, line_table });
+    }
     stacks.reserve(tree.len(), tree.pcs_len());
     // The numbers of addresses and stacks stay as they are; tables of a damaged file have gaps.
     let mut used: Vec<Option<PcId>> = vec![None; tree.pcs_len()];
@@ -97,7 +105,10 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
                 cairn_recording::Place::Absolute(_) => (None, 0),
             };
             let absolute = frame.address.value();
-            Address { kind: frame.kind, absolute, stated: absolute.wrapping_sub(bias), module }
+            // A frame of an interpreter is no address of a file.
+            let is_native = frame.kind != PcKind::Interpreted;
+            let stated = if is_native { absolute.wrapping_sub(bias) } else { 0 };
+            Address { kind: frame.kind, absolute, stated, module }
         }));
     }
     name_generated_code(recording, &used, &mut stacks);

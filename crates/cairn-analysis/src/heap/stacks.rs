@@ -2,9 +2,11 @@
 //! modules.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use cairn_format::recording::PcKind;
+use cairn_format::recording::{LineTableFormat, PcKind};
 use cairn_symbols::SourceFrame;
+use cairn_wire::python_lines::line_at;
 
 /// Stacks as nodes of a tree: node 0 is the empty stack, every other node adds one inner call.
 ///
@@ -15,9 +17,40 @@ pub struct Stacks {
     nodes: Vec<Node>,
     addresses: Vec<Address>,
     modules: Vec<Module>,
+    codes: BTreeMap<u32, InterpretedCode>,
     /// By address: the name of code that a JIT compiler made.
     generated: BTreeMap<u32, SourceFrame>,
     program: Option<u32>,
+}
+
+/// Code of an interpreter, in which addresses of the kind [`PcKind::Interpreted`] lie.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InterpretedCode {
+    /// Source file, as the interpreter names it.
+    pub file: Arc<str>,
+    /// Name of the function, qualified where the interpreter knows that.
+    pub function: Arc<str>,
+    /// The line that the line table begins with.
+    pub first_line: u32,
+    /// Encoding of the line table.
+    pub format: LineTableFormat,
+    /// The line table.
+    pub line_table: Vec<u8>,
+}
+
+impl InterpretedCode {
+    /// Returns the line of the instruction at a byte offset. `None` for an instruction that the
+    /// interpreter added.
+    #[must_use]
+    pub fn line_at(&self, offset: u32) -> Option<u32> {
+        /// Offset of a frame that has not begun its first instruction.
+        const NOT_BEGUN: u32 = u32::MAX;
+        let line = match offset {
+            NOT_BEGUN => Some(self.first_line),
+            offset => line_at(self.format, self.first_line, &self.line_table, offset),
+        };
+        line.filter(|&line| line > 0)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +131,27 @@ impl Stacks {
         let module = address.module.filter(|&(module, _)| (module as usize) < self.modules.len());
         self.addresses.push(Address { module, ..address });
         index_of_last(&self.addresses)
+    }
+
+    /// Adds code of an interpreter, by its number in the upper half of addresses.
+    pub fn add_code(&mut self, number: u32, code: InterpretedCode) {
+        self.codes.insert(number, code);
+    }
+
+    /// Names a frame of an interpreter.
+    ///
+    /// `None` for other addresses, and where the recording lost the code.
+    #[must_use]
+    pub fn interpreted_frame(&self, address: &Address) -> Option<SourceFrame> {
+        if address.kind != PcKind::Interpreted {
+            return None;
+        }
+        let code = self.codes.get(&((address.absolute >> 32) as u32))?;
+        let mut frame = SourceFrame::default();
+        frame.function = Some(Arc::clone(&code.function));
+        frame.file = Some(Arc::clone(&code.file));
+        frame.line = code.line_at(address.absolute as u32);
+        Some(frame)
     }
 
     /// Names an address that lies in the code of a JIT compiler.

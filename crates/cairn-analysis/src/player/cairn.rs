@@ -10,8 +10,8 @@ use super::filter::Filter;
 use super::{PlayError, difference};
 use crate::names::ModuleKey;
 use cairn_recording::{
-    Alloc, At, Change, Events, Finding, Free, Live, Mapping, Mark, Module, ModuleId, Place, Recording,
-    RecordingError, StackId, ThreadId, TimeScale, Usage, Wanted,
+    Alloc, At, Change, Events, Finding, Free, Live, Mapping, Mark, Module, ModuleId, PcKind, Place,
+    Recording, RecordingError, StackId, ThreadId, TimeScale, Usage, Wanted,
 };
 
 /// A cairn recording, as a source of the player.
@@ -150,7 +150,10 @@ impl Tables for CairnRecording {
     }
 
     fn frames(&self, stack: StackKey) -> Cow<'_, [PlayedFrame]> {
-        let frames = self.recording.frames(StackId::from_number(stack.0)).map(|frame| PlayedFrame {
+        let frames = self.recording.frames(StackId::from_number(stack.0));
+        // Played frames are addresses; only heaps show the frames of interpreters.
+        let native = frames.filter(|frame| frame.kind != PcKind::Interpreted);
+        let frames = native.map(|frame| PlayedFrame {
             kind: frame.kind,
             address: frame.address,
             module: match frame.place {

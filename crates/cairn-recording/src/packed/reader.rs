@@ -55,11 +55,12 @@ pub(crate) struct OpenedPacked {
 
 /// Chunks of tables, in the order in which they are read: an address needs the module that it lies
 /// in.
-const TABLES: [ChunkKind; 8] = [
+const TABLES: [ChunkKind; 9] = [
     ChunkKind::FACTS,
     ChunkKind::MODULES,
     ChunkKind::THREADS,
     ChunkKind::CLOCKS,
+    ChunkKind::CODE,
     ChunkKind::ADDRESSES,
     ChunkKind::STACKS,
     ChunkKind::GENERATED,
@@ -157,6 +158,7 @@ pub(crate) fn take_table(
         ChunkKind::MODULES => rows::take_modules(payload, header.start_counter, tables, starts)?,
         ChunkKind::THREADS => rows::take_threads(payload, header.start_counter, tables)?,
         ChunkKind::CLOCKS => rows::take_clocks(payload, header.start_counter, &mut tables.clocks)?,
+        ChunkKind::CODE => rows::take_codes(payload, tables)?,
         ChunkKind::ADDRESSES => rows::take_pcs(payload, tables, starts)?,
         ChunkKind::STACKS => rows::take_words(payload, tables)?,
         ChunkKind::GENERATED => {

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use cairn_format::AbsoluteAddress;
-use cairn_format::recording::{Clock, EndReason, LoadedModule, LossKind, MappingKind, PcKind, ThreadEvent};
+use cairn_format::recording::{
+    Clock, Code, EndReason, InterpreterState, LineTableFormat, LoadedModule, LossKind, MappingKind, PcKind,
+    ThreadEvent,
+};
 
 use super::columns::{Put, Take};
 use crate::model::{At, Change, Events, Fact, Mapping, Module, ModuleId, StackId, Thread, ThreadId, Usage};
@@ -167,6 +170,102 @@ fn take_pc(take: &mut Take<'_>, last: &mut u32, tables: &mut TableBuilder, start
     match u32::try_from(kind >> 1).ok().and_then(PcKind::from_number) {
         Some(kind) => tables.pc(number, kind, address, module),
         None => tables.bad_rows += 1,
+    }
+    Some(())
+}
+
+const CODE: u8 = 0;
+const CODE_LINES: u8 = 1;
+const INTERPRETER: u8 = 2;
+
+/// Writes the rows of code of interpreters, each a column with a tag in front, as records have
+/// them.
+#[derive(Default)]
+pub(crate) struct CodeRows {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) rows: u32,
+    row: Vec<u8>,
+}
+
+impl CodeRows {
+    fn put(&mut self, tag: u8, fill: impl FnOnce(&mut Vec<u8>)) {
+        self.row.clear();
+        self.row.push(tag);
+        fill(&mut self.row);
+        self.bytes.put_bytes(&self.row);
+        self.rows += 1;
+    }
+
+    /// Number, first line, format, bytes of the line table, file, name.
+    pub(crate) fn code(&mut self, code: &Code<'_>) {
+        self.put(CODE, |row| {
+            row.put_number(code.number.into());
+            row.put_number(code.first_line.into());
+            row.put_number(code.format.number().into());
+            row.put_number(code.line_table_bytes.into());
+            row.put_bytes(code.file);
+            row.put_bytes(code.name);
+        });
+    }
+
+    /// Number of the code, offset, bytes.
+    pub(crate) fn lines(&mut self, code: u32, offset: u32, bytes: &[u8]) {
+        self.put(CODE_LINES, |row| {
+            row.put_number(code.into());
+            row.put_number(offset.into());
+            row.put_bytes(bytes);
+        });
+    }
+
+    /// Version, state.
+    pub(crate) fn interpreter(&mut self, version: u32, state: InterpreterState) {
+        self.put(INTERPRETER, |row| {
+            row.put_number(version.into());
+            row.put_number(state.number().into());
+        });
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.rows = 0;
+    }
+}
+
+pub(crate) fn take_codes(payload: &[u8], tables: &mut TableBuilder) -> Result<(), &'static str> {
+    let mut take = Take::new(payload);
+    while !take.is_empty() {
+        let mut row = Take::new(take.column().ok_or(BAD)?);
+        take_code(&mut row, tables).ok_or(BAD)?;
+    }
+    Ok(())
+}
+
+fn take_code(row: &mut Take<'_>, tables: &mut TableBuilder) -> Option<()> {
+    match row.byte()? {
+        CODE => {
+            let (number, first_line) = (row.number32()?, row.number32()?);
+            let (format, line_table_bytes) = (LineTableFormat::from_number(row.number32()?), row.number32()?);
+            let (file, name) = (row.column()?, row.column()?);
+            match format {
+                Some(format) => {
+                    tables.code(&Code { number, first_line, format, line_table_bytes, file, name });
+                }
+                None => tables.bad_rows += 1,
+            }
+        }
+        CODE_LINES => {
+            let (code, offset) = (row.number32()?, row.number32()?);
+            tables.code_lines(code, offset, row.column()?);
+        }
+        INTERPRETER => {
+            let (version, state) = (row.number32()?, row.number32()?);
+            tables.interpreter(
+                version,
+                InterpreterState::from_number(state).unwrap_or(InterpreterState::UnknownVersion),
+            );
+        }
+        // A newer cairn's.
+        _ => {}
     }
     Some(())
 }

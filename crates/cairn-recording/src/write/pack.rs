@@ -3,7 +3,10 @@
 use std::io::Write;
 
 use cairn_format::recording::control::EarlyEnd;
-use cairn_format::recording::{ChunkKind, CounterKind, EndReason, FileHeader, LossKind, PcKind, Shape};
+use cairn_format::recording::{
+    ChunkKind, Code, CounterKind, EndReason, FileHeader, InterpreterState, LossKind, MAX_CODE_LINES_BYTES,
+    PcKind, Shape,
+};
 
 use crate::error::{EndedEarly, Finding, RecordingError};
 use crate::generated::CodePiece;
@@ -17,7 +20,7 @@ use crate::packed::heap_events::HeapEncoder;
 use crate::packed::marks::MarkEncoder;
 #[cfg(target_os = "linux")]
 use crate::packed::progress::Progress;
-use crate::packed::rows::{self, ChangeRows, EventPlace, PcRows, Rare, WordRows};
+use crate::packed::rows::{self, ChangeRows, CodeRows, EventPlace, PcRows, Rare, WordRows};
 use crate::{HEAP_TIME_QUANTUM_NANOS, Recording};
 
 /// Rows go to the file when they are so long.
@@ -156,6 +159,7 @@ pub(crate) struct Packer<W: Write> {
     modules: (Vec<u8>, u32),
     threads: (Vec<u8>, u32),
     clocks: (Vec<u8>, u32),
+    codes: CodeRows,
     pcs: PcRows,
     words: WordRows,
     /// As [`settled`](Self::settle) last.
@@ -188,6 +192,7 @@ impl<W: Write> Packer<W> {
             modules: Default::default(),
             threads: Default::default(),
             clocks: Default::default(),
+            codes: CodeRows::default(),
             pcs: PcRows::default(),
             words: WordRows::new(),
             totals: Totals::default(),
@@ -221,6 +226,20 @@ impl<W: Write> Packer<W> {
         self.clocks.1 += 1;
     }
 
+    pub(crate) fn code(&mut self, code: &Code<'_>) {
+        self.codes.code(code);
+        self.flush_long_rows();
+    }
+
+    pub(crate) fn code_lines(&mut self, code: u32, offset: u32, bytes: &[u8]) {
+        self.codes.lines(code, offset, bytes);
+        self.flush_long_rows();
+    }
+
+    pub(crate) fn interpreter(&mut self, version: u32, state: InterpreterState) {
+        self.codes.interpreter(version, state);
+    }
+
     /// `start` is where its module begins, when that is known.
     pub(crate) fn pc(&mut self, number: u32, kind: PcKind, address: u64, module: u32, start: Option<u64>) {
         self.pcs.put(number, kind, address, module, start);
@@ -250,7 +269,14 @@ impl<W: Write> Packer<W> {
     }
 
     fn flush_long_rows(&mut self) {
-        let rows = [&self.modules.0, &self.threads.0, &self.clocks.0, &self.pcs.bytes, &self.words.bytes];
+        let rows = [
+            &self.modules.0,
+            &self.threads.0,
+            &self.clocks.0,
+            &self.codes.bytes,
+            &self.pcs.bytes,
+            &self.words.bytes,
+        ];
         if rows.iter().any(|bytes| bytes.len() >= LONG_ROWS) {
             self.keep(Self::flush_tables);
         }
@@ -274,6 +300,10 @@ impl<W: Write> Packer<W> {
                 bytes.clear();
                 *rows = 0;
             }
+        }
+        if self.codes.rows > 0 {
+            self.chunks.write(ChunkKind::CODE, self.codes.rows, 0, &self.codes.bytes)?;
+            self.codes.clear();
         }
         if self.pcs.rows > 0 {
             self.chunks.write(ChunkKind::ADDRESSES, self.pcs.rows, 0, &self.pcs.bytes)?;
@@ -522,6 +552,24 @@ pub fn pack(recording: &Recording, out: impl Write) -> Result<Totals, RecordingE
 
 fn pack_stacks<W: Write>(recording: &Recording, packer: &mut Packer<W>) {
     let stacks = recording.stacks();
+    for interpreter in recording.interpreters() {
+        packer.interpreter(interpreter.version, interpreter.state());
+    }
+    for (number, code) in stacks.codes() {
+        packer.code(&Code {
+            number,
+            first_line: code.first_line,
+            format: code.format,
+            line_table_bytes: code.line_table.len() as u32,
+            file: &code.file,
+            name: &code.name,
+        });
+        let mut offset = 0;
+        for part in code.line_table.chunks(MAX_CODE_LINES_BYTES) {
+            packer.code_lines(number, offset, part);
+            offset += part.len() as u32;
+        }
+    }
     let generated = recording.generated_code();
     // Each address between the pieces that it was seen between. Most recordings have none.
     let mut later: Vec<(usize, u32)> = Vec::new();

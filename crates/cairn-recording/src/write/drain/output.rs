@@ -60,8 +60,17 @@ impl Output {
 
     fn take_record(&mut self, record: &Record<'_>, scale: &TimeScale) {
         // The clocks are read here; the program's readings would only make the list long. And
-        // stacks are written and forgotten.
-        if !matches!(record, Record::Clock(_) | Record::Pc { .. } | Record::TreeWords { .. }) {
+        // stacks and code are written and forgotten.
+        let is_forgotten = matches!(
+            record,
+            Record::Clock(_)
+                | Record::Pc { .. }
+                | Record::TreeWords { .. }
+                | Record::Code(_)
+                | Record::CodeLines { .. }
+                | Record::Interpreter { .. }
+        );
+        if !is_forgotten {
             self.tables.record(record);
         }
         match *record {
@@ -69,6 +78,9 @@ impl Output {
                 let start = self.tables.raw_modules().get(&module).map(|module| module.start);
                 self.packer.pc(number, kind, address, module, start);
             }
+            Record::Code(code) => self.packer.code(&code),
+            Record::CodeLines { code, offset, bytes } => self.packer.code_lines(code, offset, bytes),
+            Record::Interpreter { version, state } => self.packer.interpreter(version, state),
             Record::TreeWords { first, words } => self.packer.words(first, words),
             Record::ModuleLoaded(module) => self.write_module(module.number, scale),
             Record::ModuleUnloaded { number, .. } => self.write_module(number, scale),
