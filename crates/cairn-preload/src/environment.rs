@@ -106,7 +106,7 @@ pub(crate) unsafe fn search_path<'a>(environment: *const *mut c_char) -> Option<
 /// # Safety
 ///
 /// As for [`texts`].
-#[cfg(feature = "annotate")]
+#[cfg(any(feature = "annotate", target_arch = "x86_64"))]
 pub(crate) unsafe fn value<'a>(environment: *const *mut c_char, name: &[u8]) -> Option<&'a [u8]> {
     // SAFETY: the caller promises an array of texts that ends with a null pointer.
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(name))

@@ -24,6 +24,7 @@
 //! | [`hooks`] | the functions that the program calls in place of the C library's |
 //! | [`next`] | finds the functions that it would have called |
 //! | [`start`] | starts everything at the first call of a hook: options, environment, recording |
+//! | [`python`] | finds interpreters in the program, whose frames captures then read |
 //! | [`attach`] | puts the hooks into a running program, and takes them out |
 //! | [`options`] | parses `CAIRN_HEAP` |
 //! | `annotate` | with the feature of that name, in place of all that: writes the allocating stack in front of each block |
@@ -66,6 +67,8 @@ mod next;
 #[cfg(not(feature = "annotate"))]
 mod options;
 mod program_file;
+#[cfg(not(feature = "annotate"))]
+mod python;
 mod real;
 #[cfg(not(feature = "annotate"))]
 mod recorder;

@@ -54,6 +54,12 @@ pub(crate) fn leave(sp: u64) -> bool {
 /// Calls `call`, and then `note` with its result. Inside an allocator, it does not call `note`.
 #[inline(never)]
 pub(crate) fn outermost<R: Copy>(call: impl FnOnce() -> R, note: impl FnOnce(R)) -> R {
+    outermost_inline(call, note)
+}
+
+/// Does the same as [`outermost`], in the frame of its caller.
+#[inline(always)]
+pub(crate) fn outermost_inline<R: Copy>(call: impl FnOnce() -> R, note: impl FnOnce(R)) -> R {
     if is_inside() {
         return call();
     }

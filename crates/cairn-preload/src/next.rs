@@ -63,6 +63,7 @@ const DT_VERSYM: i64 = 0x6fff_fff0;
 
 /// A version that is not the default one of its name.
 const HIDDEN: u16 = 0x8000;
+const TYPE_OBJECT: u8 = 1;
 const TYPE_FUNCTION: u8 = 2;
 const TYPE_INDIRECT: u8 = 10;
 
@@ -172,6 +173,28 @@ impl Module {
             return Some(unsafe { resolve(0, ptr::null()) });
         }
         Some(address)
+    }
+
+    /// Returns address and size of the function or variable `name`, if the module exports it.
+    ///
+    /// # Safety
+    ///
+    /// The tables are a loaded module's.
+    pub(crate) unsafe fn exported(&self, name: &CStr) -> Option<(u64, u64)> {
+        if self.symbols.is_null() || self.strings.is_null() || self.gnu_hash.is_null() {
+            return None;
+        }
+        let mut meet = |index: u32| {
+            // SAFETY: the index is from the module's hash table, and names end with a NUL.
+            unsafe {
+                let symbol = &*self.symbols.add(index as usize);
+                let is_plain = symbol.section != 0 && matches!(symbol.info & 15, TYPE_OBJECT | TYPE_FUNCTION);
+                let has_name = || CStr::from_ptr(self.strings.add(symbol.name as usize).cast()) == name;
+                (is_plain && has_name()).then(|| (self.bias.wrapping_add(symbol.value), symbol.size))
+            }
+        };
+        // SAFETY: the caller promises that the tables are a loaded module's.
+        unsafe { gnu_candidates(self.gnu_hash, name, &mut meet) }
     }
 
     /// Returns the symbol table entry of the function `name`, if its default version is exported.
@@ -486,13 +509,19 @@ nexts! {
     syscall: c"syscall",
 }
 
-/// True when the program's allocator is not the C library's.
+/// True when the program's allocator is not the C library's, or when a recorded one calls it.
 static IS_FOREIGN: AtomicBool = AtomicBool::new(false);
 
 /// Returns true when the program's allocator may call its own functions by their public names.
 #[inline(always)]
 pub(crate) fn is_foreign() -> bool {
     IS_FOREIGN.load(Ordering::Relaxed)
+}
+
+/// Makes the hooks of the allocator record outermost calls alone from now on.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn expect_nesting() {
+    IS_FOREIGN.store(true, Ordering::Relaxed);
 }
 
 /// True after all functions were looked up.

@@ -11,6 +11,7 @@
 //! | `output=PATH` | path of the file; `%n` is the program's name, `%p` its process id, `%%` a percent sign |
 //! | `max-size=SIZE` | end recording at this size of the file |
 //! | `mmap` | record the program's own mappings as well |
+//! | `python=native` | native frames only, and Python's allocations as `malloc` sees them; `python=full` is the default |
 //! | `children` | record programs that this one starts, and its forked children, as well |
 //! | `sample=SIZE` | record blocks that contain a picked byte; SIZE is the mean distance of picked bytes |
 //! | `seed=NUMBER` | seed of the random numbers for that |
@@ -28,6 +29,8 @@ pub(crate) struct Options<'a> {
     pub(crate) output: &'a [u8],
     pub(crate) max_size_bytes: Option<u64>,
     pub(crate) with_mappings: bool,
+    /// True when the stacks have Python frames, and small objects of Python are recorded.
+    pub(crate) with_python: bool,
     pub(crate) sample_bytes: Option<u64>,
     pub(crate) sample_seed: u64,
     pub(crate) with_children: bool,
@@ -47,6 +50,7 @@ impl<'a> Options<'a> {
             output: DEFAULT_OUTPUT,
             max_size_bytes: None,
             with_mappings: false,
+            with_python: true,
             sample_bytes: None,
             sample_seed: 0,
             with_children: false,
@@ -86,6 +90,8 @@ impl<'a> Options<'a> {
             (b"", None) => {}
             (b"off", None) => self.is_off = true,
             (b"mmap", None) => self.with_mappings = true,
+            (b"python", Some(b"full")) => self.with_python = true,
+            (b"python", Some(b"native")) => self.with_python = false,
             (b"children", None) => self.with_children = true,
             (b"parent", None) => self.has_parent = true,
             (b"paused", None) => self.begins_paused = true,

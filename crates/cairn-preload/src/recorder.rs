@@ -9,6 +9,7 @@ pub(crate) use cairn_recorder::{
 
 pub(crate) use cairn_recorder::heap::{Moving, moving, skips_allocation, skips_free};
 pub(crate) use cairn_recorder::modules::{scan as note_modules, while_unloading};
+pub(crate) use cairn_recorder::note_interpreter;
 
 pub(crate) use cairn_recorder::{needs_fork_hook, wipe_in_child};
 

@@ -13,7 +13,7 @@ use crate::environment::{self, OwnVariables, ProcessArguments};
 use crate::options::Options;
 use crate::recorder;
 use crate::text::Text;
-use crate::{next, system};
+use crate::{next, python, system};
 
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 /// Number of the process that began to record; 0 for none.
@@ -68,6 +68,7 @@ fn begin_once() {
                 PROCESS.store(system::process_id(), Ordering::Relaxed);
                 WITH_CHILDREN.store(options.with_children, Ordering::Relaxed);
                 WITH_MAPPINGS.store(options.with_mappings, Ordering::Relaxed);
+                python::set_wanted(options.with_python);
             }
             Err(()) => WITH_CHILDREN.store(false, Ordering::Relaxed),
         }
@@ -381,6 +382,7 @@ extern "C" fn construct() {
         next::resolve();
     } else {
         begin();
+        python::find();
         // Not on Linux itself, where the wiped memory shows a child that it is one.
         if recorder::needs_fork_hook() {
             // SAFETY: a function that stays; the library is never unloaded.

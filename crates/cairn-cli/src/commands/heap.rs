@@ -84,6 +84,10 @@ pub(crate) struct HeapCommand {
     #[arg(long)]
     mmap: bool,
 
+    /// Record Python's frames and all of its objects, or native frames and what `malloc` sees
+    #[arg(long, value_name = "WHAT", default_value = "full", hide_default_value = true)]
+    python: PythonMode,
+
     /// Record a sample: one byte in SIZE on average, as 512KiB. Costs almost nothing; totals are
     /// estimates
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -116,6 +120,15 @@ pub(crate) struct HeapCommand {
     /// Run the program unrecorded if it cannot be recorded, instead of refusing
     #[arg(long)]
     or_run: bool,
+}
+
+/// The part of Python that is recorded.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum PythonMode {
+    /// Python frames in all stacks, and every object
+    Full,
+    /// Native frames, and the allocations that `malloc` sees
+    Native,
 }
 
 #[derive(clap::Subcommand)]
@@ -310,6 +323,9 @@ impl HeapCommand {
             if is_on {
                 add(word.to_owned());
             }
+        }
+        if self.python == PythonMode::Native {
+            add("python=native".to_owned());
         }
         options.push(",output=");
         options.push(output);

@@ -59,6 +59,8 @@ fn passes_free(block: Block) -> bool {
 #[cold]
 #[inline(never)]
 fn noted_in_foreign(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
+    #[cfg(target_arch = "x86_64")]
+    super::python::put_back();
     nesting::outermost(allocate, |block| {
         if !block.is_null() {
             recorder::allocated_rarely(block as u64, size as u64, site);

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arch::pass_on;
 use crate::next::{NEXT, Next};
-use crate::{attach, recorder, start, system};
+use crate::{attach, python, recorder, start, system};
 
 /// True when there may be modules that the recorder does not know.
 static HAS_LOADED: AtomicBool = AtomicBool::new(false);
@@ -20,6 +20,7 @@ static HAS_LOADED: AtomicBool = AtomicBool::new(false);
 fn note_loaded() {
     if HAS_LOADED.load(Ordering::Relaxed) && HAS_LOADED.swap(false, Ordering::AcqRel) {
         recorder::note_modules();
+        python::find();
         attach::after_load();
     }
 }

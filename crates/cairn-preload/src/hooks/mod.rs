@@ -7,6 +7,7 @@
 //! | [`loader`] | `dlopen`, `dlmopen`, `dlsym`, `dlvsym`, `dlclose` | load addresses of code, over time |
 //! | [`mapping`] | `mmap`, `munmap`, `mremap`, `brk`, `sbrk` | on request: the program's own mappings |
 //! | [`pools`] | `cairn_heap_alloc`, `cairn_heap_free` | blocks of the program's own allocators |
+//! | `python` | the allocators of Python's objects | blocks that `malloc` does not see |
 //! | [`exec`] | `exec` and its family, `posix_spawn` | recording continues in the next program |
 //! | [`sandbox`] | `prctl`, `syscall`; `setrlimit`, `prlimit`, `mlockall` | ends recording before a sandbox; limits the recorder's memory |
 
@@ -17,4 +18,6 @@ pub mod heap;
 pub mod loader;
 pub mod mapping;
 pub mod pools;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod python;
 pub mod sandbox;

@@ -1,0 +1,124 @@
+//! `cairn heap python3`: Python frames in the stacks, and every object.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
+
+#[allow(dead_code, reason = "it serves other tests too")]
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use cairn_recording::{InterpreterState, PcKind, Recording, StackId};
+use support::{cairn, run, scratch};
+
+const PROGRAM: &str = "\
+def load(count):
+    return [bytes(100) for number in range(count)]
+
+def main():
+    return sorted((load(2000) for _ in range(3)), key=lambda rows: len(b'x' * (1000 + len(rows))))
+
+orders = main()
+import os
+os._exit(0)
+";
+
+/// Records the program with these options; `None` without a Python whose frames are read.
+fn recorded(test: &str, options: &[&str], environment: &[(&str, &str)]) -> Option<(PathBuf, Recording)> {
+    let directory = scratch(test);
+    std::fs::write(directory.join("program.py"), PROGRAM).unwrap();
+    let path = directory.join("python.cairn");
+    let python = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+    let Some(python) = python.ok().filter(|output| output.status.success()) else {
+        println!("not checked: python3 is not installed");
+        return None;
+    };
+    // The program behind a script that chooses a version.
+    let python = String::from_utf8(python.stdout).unwrap();
+    let mut command = cairn();
+    command.args(["heap", "--quiet"]).args(options).arg("-o").arg(&path);
+    command.args([python.trim(), "program.py"]).current_dir(&directory).envs(environment.iter().copied());
+    assert!(run(&mut command).status.success());
+    let recording = Recording::open(&path).unwrap();
+    if recording.interpreters().iter().any(|found| found.state() != InterpreterState::Read) {
+        println!("not checked: {:?}", recording.interpreters());
+        return None;
+    }
+    Some((path, recording))
+}
+
+/// The Python frames of a stack, innermost first, by name.
+fn names(recording: &Recording, stack: StackId) -> Vec<String> {
+    let stacks = recording.stacks();
+    let frames = stacks.pc_ids(stack).filter_map(|pc| recording.frame(pc));
+    let interpreted = frames.filter(|frame| frame.kind == PcKind::Interpreted);
+    let code = interpreted.filter_map(|frame| stacks.code((frame.address.value() >> 32) as u32));
+    code.map(|code| String::from_utf8_lossy(&code.name).into_owned()).collect()
+}
+
+/// Blocks of the size of `bytes(100)` that `load` made.
+#[derive(Default)]
+struct Made {
+    stacks: std::collections::HashMap<StackId, u64>,
+}
+
+impl cairn_recording::Events for Made {
+    fn alloc(&mut self, event: &cairn_recording::Alloc) {
+        // Header, data, and the zero behind them: 33 bytes in 3.8 to 3.14.
+        if event.size_bytes == 133 {
+            *self.stacks.entry(event.stack).or_default() += 1;
+        }
+    }
+}
+
+fn made_by_load(recording: &Recording) -> u64 {
+    let mut made = Made::default();
+    recording.read(&cairn_recording::Wanted::HEAP, &mut made).unwrap();
+    let is_of_load = |stack: StackId| {
+        let names = names(recording, stack);
+        let short = |name: &String| name.rsplit('.').next().unwrap_or(name).to_owned();
+        let names: Vec<String> = names.iter().map(short).filter(|name| name != "<listcomp>").collect();
+        names.ends_with(&["load".into(), "<genexpr>".into(), "main".into(), "<module>".into()])
+    };
+    made.stacks.iter().filter(|(stack, _)| is_of_load(**stack)).map(|(_, count)| count).sum()
+}
+
+#[test]
+fn every_small_object_has_its_python_stack() {
+    let Some((path, recording)) = recorded("python_full", &[], &[]) else { return };
+    assert_eq!(made_by_load(&recording), 6000);
+    let report = run(cairn().args(["report", "--by", "stack", "--full"]).arg(&path));
+    let text = String::from_utf8(report.stdout).unwrap();
+    for frame in ["load  program.py:2", "main  program.py:5", "<module>  program.py:7"] {
+        assert!(text.contains(frame), "{frame} in\n{text}");
+    }
+}
+
+#[test]
+fn python_native_records_what_malloc_sees() {
+    let Some((_, recording)) = recorded("python_native", &["--python=native"], &[]) else { return };
+    assert_eq!(made_by_load(&recording), 0);
+    assert_eq!(recording.stacks().codes().count(), 0);
+}
+
+#[test]
+fn settings_of_pythons_allocator_hide_no_object() {
+    for setting in ["malloc", "debug", "pymalloc"] {
+        let environment = [("PYTHONMALLOC", setting)];
+        let Some((_, recording)) = recorded("python_setting", &[], &environment) else { return };
+        assert_eq!(made_by_load(&recording), 6000, "PYTHONMALLOC={setting}");
+    }
+}
+
+#[test]
+fn python_frames_are_in_every_form_of_export() {
+    let Some((path, _)) = recorded("python_export", &[], &[]) else { return };
+    for format in ["speedscope", "folded", "jsonl"] {
+        let output = run(cairn().args(["export", "--format", format, "-o", "-"]).arg(&path));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        // Folded stacks have the names of functions alone.
+        let has_file = format == "folded" || text.contains("program.py");
+        assert!(text.contains("load") && has_file, "{format}: {text:.200}");
+    }
+}

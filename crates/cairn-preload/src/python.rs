@@ -1,0 +1,142 @@
+//! Finds the interpreters of CPython in the program, so that captures read their frames.
+//!
+//! An interpreter is a module that exports `_PyRuntime`: the program itself, a library that it was
+//! linked with, or one that it opened, also with `RTLD_LOCAL`. The modules are searched when this
+//! library is loaded, and again before the next call of the loader after a `dlopen`: a program that
+//! opens an interpreter asks the loader for its functions.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use cairn_recorder::InterpreterState;
+
+#[cfg(target_arch = "x86_64")]
+use crate::environment;
+#[cfg(target_arch = "x86_64")]
+use crate::hooks::{self, python::AllocatorFunctions};
+use crate::next::{Dynamic, Module};
+
+/// False when the options exclude Python.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether [`find`] does anything.
+pub(crate) fn set_wanted(is_wanted: bool) {
+    IS_WANTED.store(is_wanted, Ordering::Relaxed);
+}
+
+/// Searches all modules for interpreters that are not known yet.
+pub(crate) fn find() {
+    if IS_WANTED.load(Ordering::Relaxed) && !crate::recorder::forbids_system_calls() {
+        // SAFETY: the callback has the type that the function calls, and uses no data.
+        unsafe { libc::dl_iterate_phdr(Some(on_module), core::ptr::null_mut()) };
+    }
+}
+
+/// # Safety
+///
+/// `info` is the loader's, which holds its lock meanwhile.
+unsafe extern "C" fn on_module(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+    // SAFETY: the caller, `dl_iterate_phdr`, passes a structure that is valid during the call.
+    let info = unsafe { &*info };
+    // SAFETY: the headers of a loaded module.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    if let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) {
+        let section = info.dlpi_addr.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
+        // SAFETY: the dynamic section of a module that is loaded with that bias. The loader holds
+        // its lock, so that the module stays until this function returns.
+        unsafe { examine(&Module::at(info.dlpi_addr, section)) };
+    }
+    0
+}
+
+/// # Safety
+///
+/// The tables are a loaded module's.
+unsafe fn examine(module: &Module) {
+    // SAFETY: the caller promises a loaded module.
+    let symbol = |name: &CStr| unsafe { module.exported(name) };
+    let Some((runtime, _)) = symbol(c"_PyRuntime") else { return };
+    #[cfg(target_arch = "x86_64")]
+    {
+        let address = |name: &CStr| symbol(name).map_or(0, |(address, _)| address);
+        let current = match address(c"PyThreadState_GetUnchecked") {
+            0 => address(c"_PyThreadState_UncheckedGet"),
+            current => current,
+        };
+        let symbols = cairn_capture::PythonSymbols {
+            // SAFETY: the caller promises a loaded module, and the symbols are of an interpreter.
+            version: unsafe { version(address(c"Py_Version"), address(c"Py_GetVersion")) },
+            runtime,
+            code_type: address(c"PyCode_Type"),
+            current_state: current,
+            own_state: address(c"PyGILState_GetThisThreadState"),
+            evaluation: symbol(c"_PyEval_EvalFrameDefault").unwrap_or_default(),
+        };
+        // SAFETY: the exported symbols of one loaded interpreter, which is relocated. Unloads are
+        // announced to the captures.
+        if let Some(state) = unsafe { cairn_capture::read_python_frames(&symbols) } {
+            crate::recorder::note_interpreter(symbols.version, state);
+            if state != InterpreterState::Read {
+                return;
+            }
+        }
+        let functions = AllocatorFunctions {
+            read: address(c"PyMem_GetAllocator"),
+            write: address(c"PyMem_SetAllocator"),
+        };
+        // SAFETY: the functions of one loaded interpreter. It does not run yet; or this is called
+        // by a hook of the loader, in a thread that may call it as well.
+        unsafe { hooks::python::install(functions) };
+        if sets_allocators() {
+            hooks::python::watch(functions);
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = runtime;
+        let state = InterpreterState::OtherProcessor;
+        crate::recorder::note_interpreter(0, state);
+    }
+}
+
+/// Whether the environment makes interpreters set their allocators. `malloc` alone needs no hooks.
+#[cfg(target_arch = "x86_64")]
+fn sets_allocators() -> bool {
+    let environment = environment::current();
+    // SAFETY: the program's environment, as the C library reads it.
+    let value = |name: &[u8]| unsafe { environment::value(environment, name) };
+    value(b"PYTHONMALLOC=").is_some_and(|value| !value.is_empty() && value != b"malloc")
+        || value(b"PYTHONDEVMODE=").is_some_and(|value| !value.is_empty())
+}
+
+/// Returns `PY_VERSION_HEX`; before 3.11, major and minor version alone. 0 when it is not known.
+///
+/// # Safety
+///
+/// The addresses are 0, or those of the interpreter's variable and function of these names.
+#[cfg(target_arch = "x86_64")]
+unsafe fn version(variable: u64, function: u64) -> u32 {
+    if variable != 0 {
+        // SAFETY: the variable is an `unsigned long`, by contract.
+        return unsafe { *(variable as *const u64) } as u32;
+    }
+    if function == 0 {
+        return 0;
+    }
+    // SAFETY: the function has this type, by contract. It prints into a static buffer.
+    let text = unsafe {
+        let version: unsafe extern "C" fn() -> *const core::ffi::c_char = core::mem::transmute(function);
+        CStr::from_ptr(version())
+    };
+    version_of(text.to_bytes()).unwrap_or(0)
+}
+
+/// Parses `3.10.13 (main, ...)`.
+#[cfg(target_arch = "x86_64")]
+fn version_of(text: &[u8]) -> Option<u32> {
+    let mut numbers = text.split(|byte| !byte.is_ascii_digit());
+    let mut next = || -> Option<u32> { core::str::from_utf8(numbers.next()?).ok()?.parse().ok() };
+    let (major, minor, micro) = (next()?, next()?, next().unwrap_or(0));
+    let fits = [major, minor, micro].iter().all(|number| *number < 256);
+    fits.then_some(major << 24 | minor << 16 | micro << 8)
+}
