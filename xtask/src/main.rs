@@ -133,7 +133,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "truth",
         run: truth::truth,
-        help: "compare stacks of real programs with libgcc's, by the million",
+        help: "[python [INTERPRETER...]]: compare stacks of real programs with libgcc's, or Python frames with the interpreter's, by the million",
     },
     Chore {
         name: "torture",

@@ -7,7 +7,11 @@ use crate::process::{Failure, Outcome, cargo, run};
 pub(crate) fn truth(arguments: &[String]) -> Outcome {
     match arguments {
         [] => start(&["programs"]),
-        _ => Err(Failure::usage("usage: cargo xtask truth")),
+        [python, interpreters @ ..] if python == "python" => {
+            let words: Vec<&str> = interpreters.iter().map(String::as_str).collect();
+            start(&[&["python"], words.as_slice()].concat())
+        }
+        _ => Err(Failure::usage("usage: cargo xtask truth [python [INTERPRETER...]]")),
     }
 }
 

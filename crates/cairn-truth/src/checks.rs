@@ -156,7 +156,7 @@ pub(crate) fn pcs(stack: Stack) -> impl Iterator<Item = u64> {
 /// Compares the frames outside of the function that captured, which is the function that calls
 /// this.
 #[inline(never)]
-fn compare_with_callers(stack: Stack, counter: Counter) {
+pub(crate) fn compare_with_callers(stack: Stack, counter: Counter) {
     // libgcc's frames begin with the walk, `compare`, this function, and the one that captured; the
     // capture begins with the last.
     compare(stack, counter, &mut |index, _| index >= 3);

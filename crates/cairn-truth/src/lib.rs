@@ -26,6 +26,8 @@
 pub mod checks;
 pub mod driver;
 mod libgcc;
+#[cfg(target_arch = "x86_64")]
+pub mod python;
 pub mod real_programs;
 pub mod report;
 pub mod torture;

@@ -15,11 +15,15 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words[..] {
         ["programs"] => programs(),
+        #[cfg(target_arch = "x86_64")]
+        ["python"] => python(&[]),
+        #[cfg(target_arch = "x86_64")]
+        ["python", ref interpreters @ ..] => python(interpreters),
         ["torture", seconds] => match seconds.parse() {
             Ok(seconds) => torture(seconds),
             Err(error) => Err(format!("{seconds}: {error}")),
         },
-        _ => Err("usage: cairn-truth programs | torture SECONDS".to_owned()),
+        _ => Err("usage: cairn-truth programs | python [INTERPRETER...] | torture SECONDS".to_owned()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -54,6 +58,44 @@ fn programs() -> Outcome {
         }
     }
     println!("| all | {} |", sums.map(|count| count.to_string()).join(" | "));
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+/// Runs interpreters, or all on the path, each for a million stacks.
+#[cfg(target_arch = "x86_64")]
+fn python(interpreters: &[&str]) -> Outcome {
+    use cairn_truth::python::runs::{Amount, Pythons};
+
+    let pythons = Pythons::build("python")?;
+    let mut programs: Vec<_> = interpreters.iter().map(std::path::PathBuf::from).collect();
+    if programs.is_empty() {
+        programs.extend(Pythons::installed());
+    }
+    let shown = [
+        Counter::PythonStacks,
+        Counter::PythonFrames,
+        Counter::PythonWrong,
+        Counter::PythonElsewhere,
+        Counter::PythonBare,
+        Counter::Wrong,
+    ];
+    println!(
+        "| interpreter | stacks | Python frames | wrong | misplaced | evaluations without frames | native: wrong |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    let mut failures = Vec::new();
+    for program in programs {
+        let name = program.display();
+        let Some(ended) = pythons.run(&program, Amount::Long)? else {
+            println!("| {name} | its frames are not read | | | | | |");
+            continue;
+        };
+        println!("| {name} | {} |", shown.map(|counter| ended.report.count(counter).to_string()).join(" | "));
+        let wrong = [Counter::PythonWrong, Counter::PythonElsewhere, Counter::Wrong];
+        if !ended.is_good() || wrong.iter().any(|counter| ended.report.count(*counter) != 0) {
+            failures.push(format!("{name}: {:?}: {}", ended.status, ended.report));
+        }
+    }
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 

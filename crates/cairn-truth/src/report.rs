@@ -45,6 +45,20 @@ counters! {
     OtherWalks = 8,
     /// Errors that a fixture program found by itself.
     Failed = 9,
+    /// Stacks whose Python frames were compared with the interpreter's answer.
+    PythonStacks = 10,
+    /// Python frames of those.
+    PythonFrames = 11,
+    /// Stacks whose Python frames differ.
+    PythonWrong = 12,
+    /// Stacks with a frame on top that the interpreter does not report, because it has just begun.
+    PythonHidden = 13,
+    /// Stacks with Python frames of threads without the interpreter's lock.
+    PythonWithoutLock = 14,
+    /// Runs of Python frames outside of the evaluation function's symbol; its cold part has none.
+    PythonElsewhere = 15,
+    /// Calls of the evaluation function without Python frames.
+    PythonBare = 16,
 }
 
 const WRONG_STATE: usize = COUNTERS.len();

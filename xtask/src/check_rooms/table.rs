@@ -239,7 +239,7 @@ pub(crate) const ROOMS: &[Room] = &[
     Room {
         name: "cairn-truth",
         kind: Kind::Tool,
-        uses: Allowed::Only(&["cairn-format", "cairn-unwind", "cairn-capture"]),
+        uses: Allowed::Only(&["cairn-format", "cairn-wire", "cairn-unwind", "cairn-capture"]),
         outside: Allowed::Only(&["libc"]),
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
