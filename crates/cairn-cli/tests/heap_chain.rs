@@ -112,7 +112,7 @@ fn programs_of_note_go_to_a_directory_in_order() {
     let before = directory.join("out.cairn.before");
     assert_eq!(names(&before), ["02-worker.cairn"]);
     assert_eq!(count_of_work(&before.join("02-worker.cairn")), WORK);
-    let end = Recording::open(&before.join("02-worker.cairn")).unwrap().end();
+    let end = Recording::open(before.join("02-worker.cairn")).unwrap().end();
     assert_eq!(end.map(|(reason, _)| reason), Some(EndReason::Exec));
     let line = said(&shown)[0];
     let expected = format!(

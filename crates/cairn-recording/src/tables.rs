@@ -450,8 +450,7 @@ impl TableBuilder {
         self.modules.insert(number, empty);
     }
 
-    /// Changes with every row of modules, addresses and stacks that is taken, and with every piece
-    /// of names.
+    /// Changes with every row of modules, addresses and stacks, and with every piece of names.
     pub(crate) fn version(&self) -> (usize, usize, usize) {
         let others = self.rows_of_code + self.generated.pieces().len();
         (self.modules.len() + others, self.pcs_read, self.words_read)
