@@ -272,7 +272,10 @@ pub use frame_walk::{FrameControl, kernel_walk_at, walk_frames, walk_frames_at};
 #[doc(hidden)]
 pub use linux::cairn_capture_here;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use linux::{CodeContents, PythonSymbols, python_code, read_python_frames, unread_python_stacks};
+pub use linux::{
+    CodeContents, PythonSymbols, observe_unread_python_stacks, python_code, read_python_frames,
+    unread_python_stacks,
+};
 #[cfg(target_os = "linux")]
 pub use linux::{
     FrameId, Frames, LoadedModule, ModuleIdentity, NewStacks, Stack, StackCursor, StackId, StackRow,

@@ -111,6 +111,14 @@ fn on_new_stacks(stacks: NewStacks) {
     publish_left_out(recorder);
 }
 
+/// Called inside captures; see [`cairn_capture::observe_unread_python_stacks`].
+#[cfg(target_arch = "x86_64")]
+fn on_unread_frames() {
+    if let Some(recorder) = recorder::current() {
+        recorder.spool.word(control::UNREAD_FRAMES).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Writes the stacks for which other threads found no free log. A thread without a log stores the
 /// bound before it searches here, and one that gives a log back searches here afterwards: at least
 /// one of the two finds the bound.
@@ -132,6 +140,8 @@ fn publish_left_out(recorder: &Recorder) {
 pub(crate) fn begin(recorder: &Recorder) {
     // The observer comes first, so that no stack is missed in between.
     cairn_capture::observe_new_stacks(on_new_stacks);
+    #[cfg(target_arch = "x86_64")]
+    cairn_capture::observe_unread_python_stacks(on_unread_frames);
     fence(Ordering::SeqCst);
     match TableWriter::take(recorder) {
         Some(mut tables) => {

@@ -346,6 +346,11 @@ impl fmt::Display for Finding {
                     "{count} bytes of the names of generated code were not stored: there were more than a \
                      recording holds"
                 ),
+                LossKind::UnreadFrames => write!(
+                    f,
+                    "{count} stacks have native frames only: their Python frames could not be read, or lay below more \
+                     than 4096 native frames"
+                ),
                 LossKind::Passing => write!(
                     f,
                     "calls through {count} places in modules are not recorded: they are bound to the C library past the \

@@ -50,7 +50,10 @@ pub use mapping::{own_memory, own_memory_changes};
 pub use own_memory::read_bytes as read_own_memory;
 pub use process::{after_fork_in_child, forget_stacks, take_less_room, while_unloading};
 #[cfg(target_arch = "x86_64")]
-pub use python::{CodeContents, PythonSymbols, python_code, read_python_frames, unread_python_stacks};
+pub use python::{
+    CodeContents, PythonSymbols, observe_unread_python_stacks, python_code, read_python_frames,
+    unread_python_stacks,
+};
 pub use stack::{Frames, Stack, StackId};
 pub use table::{
     FrameId, LoadedModule, ModuleIdentity, NewStacks, StackCursor, StackRow, observe_new_stacks,

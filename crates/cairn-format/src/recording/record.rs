@@ -193,6 +193,8 @@ numbered! {
         Passing = 5,
         /// Bytes of the files in which JIT compilers name their code: there were too many.
         CodeNames = 7,
+        /// Stacks without the frames of an interpreter: these could not be read.
+        UnreadFrames = 8,
     }
 }
 

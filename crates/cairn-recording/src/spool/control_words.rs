@@ -66,10 +66,11 @@ pub(crate) fn unsaid_end(state: control::State, is_exiting: bool) -> Option<EndR
 }
 
 /// Control words that count what is not in the recording.
-pub(crate) const LOSSES: [(usize, LossKind); 3] = [
+pub(crate) const LOSSES: [(usize, LossKind); 4] = [
     (control::LOST_EVENTS, LossKind::NoStorage),
     (control::LOST_STACKS, LossKind::NoStackMemory),
     (control::PASSING_SLOTS, LossKind::Passing),
+    (control::UNREAD_FRAMES, LossKind::UnreadFrames),
 ];
 
 /// Adds a loss to the finding of its kind.

@@ -26,7 +26,7 @@ use super::codes::{CodeNumber, NameRoom, NoCode};
 use super::layout::ChainKind;
 use super::memory::{Direct, Guarded, Words};
 use super::room::Room;
-use super::{CODES, Interpreter, ThreadState, UNREAD, interpreters};
+use super::{CODES, Interpreter, ThreadState, count_unread, interpreters};
 use crate::CallSite;
 use crate::linux::arch::Rule;
 use crate::linux::index::MIX;
@@ -137,12 +137,27 @@ pub(crate) unsafe fn with_python_frames(
         return match unsafe { merged(interpreter, state, thread, stack) } {
             Ok(node) => node,
             Err(NotMerged) => {
-                UNREAD.fetch_add(1, Ordering::Relaxed);
+                count_unread();
                 native
             }
         };
     }
     native
+}
+
+/// Most native frames inside of the last one that is known to run Python frames; 4,096, because
+/// the thousand calls that Python allows by default take up to four native frames each. A merge of
+/// them takes some 40 microseconds. Code that recurses deeper, as the encoder of `json` for nested
+/// lists, has a new stack at each call: its stacks stay without Python frames, and are counted.
+const MOST_NATIVES: usize = 4096;
+
+/// The end of a replay.
+enum Replay {
+    Placed(PlacedNatives),
+    /// There are more native frames than [`MOST_NATIVES`].
+    TooDeep,
+    /// A step takes more than a plain rule.
+    NeedsWalk,
 }
 
 /// The native stack that frames are put into.
@@ -287,9 +302,10 @@ impl PythonThread {
     /// - As for [`with_python_frames`].
     unsafe fn place_natives(&mut self, stack: NativeStack<'_>) -> Option<PlacedNatives> {
         // SAFETY: the caller promises a live stack that was captured just now.
-        let replayed = unsafe { self.replay(stack.process, stack.native, stack.site) };
-        if replayed.is_some() {
-            return replayed;
+        match unsafe { self.replay(stack.process, stack.native, stack.site) } {
+            Replay::Placed(placed) => return Some(placed),
+            Replay::TooDeep => return None,
+            Replay::NeedsWalk => {}
         }
         // SAFETY: the caller promises an acquired block.
         let count = unsafe { self.walk(stack) }?;
@@ -302,7 +318,15 @@ impl PythonThread {
     /// # Safety
     ///
     /// - As for [`with_python_frames`].
-    unsafe fn replay(&mut self, process: &Process, native: u32, site: CallSite) -> Option<PlacedNatives> {
+    unsafe fn replay(&mut self, process: &Process, native: u32, site: CallSite) -> Replay {
+        // SAFETY: the caller's promise.
+        unsafe { self.replay_plain(process, native, site) }.unwrap_or(Replay::NeedsWalk)
+    }
+
+    /// # Safety
+    ///
+    /// - As for [`with_python_frames`].
+    unsafe fn replay_plain(&mut self, process: &Process, native: u32, site: CallSite) -> Option<Replay> {
         let (words, entries) = (process.tree.words(), process.pcs.entries());
         let known = self.known.all(self.known_count);
         // The marks that were placed before, from the inner end outwards, as the stack pointer
@@ -320,7 +344,11 @@ impl PythonThread {
             if let Some((at, mark)) = candidate
                 && (mark.native, mark.sp) == (node, frame.sp)
             {
-                return Some(PlacedNatives { count, end: mark.sp, outer: at + 1, base: mark.merged });
+                let placed = PlacedNatives { count, end: mark.sp, outer: at + 1, base: mark.merged };
+                return Some(Replay::Placed(placed));
+            }
+            if count == MOST_NATIVES {
+                return Some(Replay::TooDeep);
             }
             let number = words.pc(node);
             let entry = entries.get(number as usize)?;
@@ -337,7 +365,7 @@ impl PythonThread {
                 frame = unsafe { plain_step(entry.rule(), frame) }?;
             }
         }
-        Some(PlacedNatives { count, end: 0, outer: 0, base: 0 })
+        Some(Replay::Placed(PlacedNatives { count, end: 0, outer: 0, base: 0 }))
     }
 
     /// Walks the whole stack by full unwind rules.

@@ -105,6 +105,9 @@ static CODES: Codes = Codes::new();
 /// Captures in which a list of frames could not be read.
 static UNREAD: AtomicU64 = AtomicU64::new(0);
 
+/// The observer of these captures; null for none.
+static UNREAD_OBSERVER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
 /// The functions that free code objects, by interpreter, as they were before.
 static FREE_CODE: [AtomicPtr<c_void>; MOST_INTERPRETERS] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; MOST_INTERPRETERS];
@@ -296,4 +299,23 @@ pub fn python_code(number: u32) -> Option<CodeContents> {
 #[must_use]
 pub fn unread_python_stacks() -> u64 {
     UNREAD.load(Ordering::Relaxed)
+}
+
+/// Calls `observer` for each capture from now on whose Python frames could not be read.
+///
+/// It must be able to run wherever a capture can.
+pub fn observe_unread_python_stacks(observer: fn()) {
+    UNREAD_OBSERVER.store(observer as *mut (), Ordering::Release);
+}
+
+/// Counts a capture whose Python frames could not be read.
+#[cold]
+fn count_unread() {
+    UNREAD.fetch_add(1, Ordering::Relaxed);
+    let observer = UNREAD_OBSERVER.load(Ordering::Acquire);
+    // SAFETY: null becomes `None`; any other value was stored by `observe_unread_python_stacks`,
+    // which takes functions of this type alone.
+    if let Some(observer) = unsafe { core::mem::transmute::<*mut (), Option<fn()>>(observer) } {
+        observer();
+    }
 }

@@ -248,6 +248,7 @@ fn described<'a>(event: &'a Event, tables: &'a dyn Tables) -> (&'static str, Jso
                 LossKind::Overwritten => "overwritten",
                 LossKind::Passing => "passing",
                 LossKind::CodeNames => "code-names",
+                LossKind::UnreadFrames => "unread-frames",
                 _ => "other",
             };
             ("lost", JsonWhat::Lost { reason, count: *count })

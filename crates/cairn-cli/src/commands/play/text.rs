@@ -214,6 +214,7 @@ fn loss(kind: LossKind) -> &'static str {
         LossKind::WideAddress => "events at addresses of more than 48 bits were lost",
         LossKind::Overwritten => "older events were overwritten, as asked for",
         LossKind::CodeNames => "bytes of the names of generated code were not stored",
+        LossKind::UnreadFrames => "stacks have native frames only: their Python frames could not be read",
         LossKind::Passing => "places in modules lead past the recorder: their calls are not recorded",
         _ => "events were lost",
     }
