@@ -65,8 +65,10 @@ fn overview_ranks_programs_and_sums_them() {
     assert_eq!(worker["is_short"], false);
     // The numbers of the recording itself.
     let path = run_directory.join(worker["file"].as_str().unwrap());
-    let own: Value =
-        serde_json::from_slice(&run(cairn().args(["report", "--json"]).arg(&path)).stdout).unwrap();
+    let own: Value = serde_json::from_slice(
+        &run(cairn().args(["report", "--json", "--no-default-suppressions"]).arg(&path)).stdout,
+    )
+    .unwrap();
     for name in ["total_allocations", "total_bytes", "peak_bytes", "leaked_bytes", "leaked_allocations"] {
         assert_eq!(number(worker, name), number(&own, name), "{name}");
     }

@@ -2,12 +2,13 @@
 //!
 //! A frame pointer proves itself only by a return address in code. The loader knows the modules;
 //! the kernel's list of mappings (`/proc/self/maps`) has the rest. It is read when a return address
-//! is in no known range, with raw system calls, into a small buffer on the stack.
+//! is in no known range, with raw system calls, into a buffer of the process: stacks may be small.
 //!
 //! A range stays known for good. JIT compilers take the execute permission from their pages while
 //! they write to them, and the frames on the stack remain frames; and a range that was unmapped
 //! contains no return addresses of live frames.
 
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::linux::own_memory::with_errno_unchanged;
@@ -34,6 +35,18 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Taken by the thread that reads the list. Others, and a handler that interrupts it, do not wait:
 /// to them the address is in no known range.
 static IS_READING: AtomicBool = AtomicBool::new(false);
+/// Bytes of one reading: a few lines.
+const PIECE_BYTES: usize = 1 << 10;
+
+/// Room for one reading, of the thread that has taken [`IS_READING`].
+struct Piece(UnsafeCell<[u8; PIECE_BYTES]>);
+
+// SAFETY: `find` calls the only user between taking and giving back `IS_READING`, which one thread
+// has at a time.
+unsafe impl Sync for Piece {}
+
+static PIECE: Piece = Piece(UnsafeCell::new([0; PIECE_BYTES]));
+
 /// Readings in a row that did not find their address, and the searches that were skipped since.
 static FAILURES: AtomicU32 = AtomicU32::new(0);
 static SKIPPED: AtomicU32 = AtomicU32::new(0);
@@ -86,7 +99,8 @@ fn find(address: u64, evidence: Evidence, learned: impl FnOnce()) -> bool {
     if IS_READING.swap(true, Ordering::Acquire) {
         return false;
     }
-    let has_changed = read_mappings();
+    // SAFETY: this thread has taken `IS_READING`, and gives it back below.
+    let has_changed = read_mappings(unsafe { &mut *PIECE.0.get() });
     IS_READING.store(false, Ordering::Release);
     SKIPPED.store(0, Ordering::Relaxed);
     let is_found = is_known(address);
@@ -98,9 +112,7 @@ fn find(address: u64, evidence: Evidence, learned: impl FnOnce()) -> bool {
 }
 
 /// Adds the executable mappings outside of modules. Returns true when one of them is new.
-fn read_mappings() -> bool {
-    /// Bytes of one reading; 1 KiB, because handlers run on small stacks.
-    const PIECE_BYTES: usize = 1 << 10;
+fn read_mappings(piece: &mut [u8; PIECE_BYTES]) -> bool {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let (file, _) = with_errno_unchanged(|| {
         // SAFETY: the path is a C string, and the call writes no memory.
@@ -111,7 +123,6 @@ fn read_mappings() -> bool {
     }
     let mut lines = MapLines::new();
     let mut has_changed = false;
-    let mut piece = [0_u8; PIECE_BYTES];
     loop {
         let (count, _) = with_errno_unchanged(|| {
             // SAFETY: the call writes at most `PIECE_BYTES` bytes, to `piece`.

@@ -242,7 +242,7 @@ mod tests {
         }
         // Parameters stay where no file tells overloads apart; wide characters have two columns.
         assert_eq!(list_name("load(int)", " [shop]", None), "load(int)");
-        assert_eq!(list_name("読み込み::注文書を読む", " [shop]", Some(20)), "読…文書を読む");
+        assert_eq!(list_name("読み込み::注文書を読む", " [shop]", Some(20)), "読み…書を読む");
     }
 
     #[test]

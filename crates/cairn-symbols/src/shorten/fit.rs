@@ -17,7 +17,7 @@ use crate::demangle::MAX_DEMANGLED_BYTES;
 /// assert_eq!(fit(45), "std::map<Key, std::vector<Order>>::insert(…)");
 /// assert_eq!(fit(30), "std::map<Key, …>::insert(…)");
 /// assert_eq!(fit(24), "std::map<…>::insert(…)");
-/// assert_eq!(fit(12), "std…sert(…)");
+/// assert_eq!(fit(12), "std…nsert(…)");
 /// ```
 #[must_use]
 pub fn fit(name: &str, columns: usize, width: impl Fn(&str) -> usize) -> String {
