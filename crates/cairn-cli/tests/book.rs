@@ -209,8 +209,8 @@ chapters! {
 
 #[test]
 fn book_chapters_are_all_run() {
-    // The runtimes of the chapters on Python and JIT compilers are not on every machine; heap_python.rs
-    // and heap_jit.rs run them where they are.
+    // The runtimes of the chapters on Python and JIT compilers are not on every machine;
+    // heap_python.rs and heap_jit.rs run them where they are.
     const TEXT_ONLY: [&str; 4] = ["how-it-works.md", "jit.md", "limits.md", "python.md"];
     let summary = fs::read_to_string(workspace().join("docs/book/SUMMARY.md")).unwrap();
     let guide = summary.split("# Reference").next().unwrap();

@@ -14,8 +14,8 @@ use unicode_width::UnicodeWidthStr;
 
 const COLUMNS: usize = 100;
 
-/// The lists of the recording `it.cairn`, by each command that has any. Frames of libraries have the
-/// longest names.
+/// The lists of the recording `it.cairn`, by each command that has any. Frames of libraries have
+/// the longest names.
 const LISTS: &[&[&str]] = &[
     &["report", "it.cairn"],
     &["report", "it.cairn", "--internals", "--by", "line", "--cost", "allocated"],

@@ -145,10 +145,12 @@ pub(crate) unsafe fn with_python_frames(
     native
 }
 
-/// Most native frames inside of the last one that is known to run Python frames; 4,096, because
-/// the thousand calls that Python allows by default take up to four native frames each. A merge of
-/// them takes some 40 microseconds. Code that recurses deeper, as the encoder of `json` for nested
-/// lists, has a new stack at each call: its stacks stay without Python frames, and are counted.
+/// Most native frames inside of the last one that is known to run Python frames.
+///
+/// 4,096, because the thousand calls that Python allows by default take up to four native frames
+/// each. A merge of them takes some 40 microseconds. Code that recurses deeper, as the encoder of
+/// `json` for nested lists, has a new stack at each call: its stacks stay without Python frames, and
+/// are counted.
 const MOST_NATIVES: usize = 4096;
 
 /// The end of a replay.
