@@ -149,8 +149,8 @@ pub(crate) unsafe fn with_python_frames(
 ///
 /// 4,096, because the thousand calls that Python allows by default take up to four native frames
 /// each. A merge of them takes some 40 microseconds. Code that recurses deeper, as the encoder of
-/// `json` for nested lists, has a new stack at each call: its stacks stay without Python frames, and
-/// are counted.
+/// `json` for nested lists, has a new stack at each call: its stacks stay without Python frames,
+/// and are counted.
 const MOST_NATIVES: usize = 4096;
 
 /// The end of a replay.
