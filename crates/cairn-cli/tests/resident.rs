@@ -52,3 +52,37 @@ fn resident_memory_is_that_of_the_program() {
     assert!(report.contains("all of the process but") && report.contains("of cairn"), "{report}");
     assert!(text(&["play", "--no-symbols"]).contains(&format!("and {own} of cairn")), "play shows it");
 }
+
+// Failed before: 2.8 MiB "at most" for a program that had 18.7, between two samples.
+#[test]
+fn resident_memory_between_samples_is_counted() {
+    const HELD: u64 = 64 * MIB;
+    let directory = scratch("resident-between");
+    let program = compile(&directory, "resident_peak.c", "peak", &["-fno-builtin"]);
+    let answer = |end: &str| -> (Value, String) {
+        let file = directory.join(format!("{end}.cairn"));
+        let mut heap = cairn();
+        heap.args(["heap", "-o"]).arg(&file).arg(&program).arg(end).current_dir(&directory);
+        let summary = String::from_utf8(run(&mut heap).stderr).unwrap();
+        let report = run(cairn().args(["report", "--json", "--no-symbols"]).arg(&file)).stdout;
+        (serde_json::from_slice(&report).unwrap(), summary)
+    };
+    let resident = |summary: &str| -> String {
+        summary.lines().find(|line| line.starts_with("  resident")).unwrap_or_default().to_owned()
+    };
+    let (report, summary) = answer("exit");
+    let peak = report["peak_resident_bytes"].as_u64().expect("the kernel counted it");
+    assert!((HELD..HELD + 64 * MIB).contains(&peak), "{peak}");
+    let sampled = report["most_resident_bytes"].as_u64().unwrap()
+        + report["cairn_resident_bytes"].as_u64().unwrap_or(0);
+    assert!(sampled <= peak + MIB, "{sampled} in the samples, {peak} by the kernel");
+    let line = resident(&summary);
+    assert!(line.contains(" at most, "), "{summary}");
+    assert_eq!(line.contains(" sample"), (sampled as f64) < peak as f64 * 0.95, "{sampled} {peak}: {line}");
+
+    // Without an exit, the samples are all that is known.
+    let (report, summary) = answer("_exit");
+    assert_eq!(report["peak_resident_bytes"], Value::Null);
+    let line = resident(&summary);
+    assert!(line.contains(" sample") && !line.contains("at most"), "{summary}");
+}

@@ -127,8 +127,9 @@ pub unsafe fn wipe_in_child() {
     sampling::wipe_in_child();
 }
 
-/// Notes that the process ends through `exit`, and when. Later exit handlers are still recorded. It
-/// makes no system call after the program has forbidden them to itself.
+/// Notes that the process ends through `exit`, when, and its most resident memory. Later exit
+/// handlers are still recorded. It makes no system call after the program has forbidden them to
+/// itself.
 ///
 /// The C library calls it among the destructors of the program or library that contains this crate,
 /// also when `main` returns. A second call changes nothing.
@@ -143,10 +144,12 @@ pub fn exiting() {
     let word = |at: usize| recorder.spool.word(at);
     // Without a vDSO, reading the clocks is a system call.
     if !forbids_calls && word(control::EXIT_COUNTER).load(Ordering::Relaxed) == 0 {
+        let _errno = os::ErrnoGuard::new();
         let clocks = clock::reading();
         word(control::EXIT_MONOTONIC_NANOS).store(clocks.monotonic_nanos, Ordering::Relaxed);
         word(control::EXIT_WALL_NANOS).store(clocks.wall_nanos, Ordering::Relaxed);
         word(control::EXIT_COUNTER).store(clocks.counter, Ordering::Release);
+        word(control::PEAK_RESIDENT_BYTES).store(os::peak_resident_bytes(), Ordering::Relaxed);
     }
     word(control::EXITING).store(1, Ordering::Release);
 }

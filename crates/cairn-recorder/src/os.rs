@@ -428,6 +428,29 @@ pub(crate) fn sleep_micros(micros: u32) {
     unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, ptr::null_mut::<libc::timespec>()) };
 }
 
+/// Returns the most resident memory that this process had since its `exec`, by the kernel's count;
+/// 0 when it is not known.
+///
+/// Not by `getrusage`, whose maximum includes the programs that the process was before, and the
+/// memory of the one that forked it.
+pub(crate) fn peak_resident_bytes() -> u64 {
+    /// The line is among the first 20 of about 55, which are some 1,400 bytes.
+    const MOST_STATUS_BYTES: usize = 2048;
+    let mut status = [0; MOST_STATUS_BYTES];
+    match File::open(c"/proc/self/status", libc::O_RDONLY, 0) {
+        Ok(file) => peak_of_status(file.read_all(&mut status)),
+        Err(_) => 0,
+    }
+}
+
+/// The value of the line `VmHWM:     1234 kB`.
+fn peak_of_status(status: &[u8]) -> u64 {
+    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"VmHWM:"));
+    let digits = line.unwrap_or_default().iter().filter(|byte| byte.is_ascii_digit());
+    let kib = digits.fold(0_u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0')));
+    kib.saturating_mul(1024)
+}
+
 /// Returns the name of the calling thread, up to its NUL.
 pub(crate) fn thread_name(into: &mut [u8; 16]) -> &[u8] {
     // SAFETY: the kernel writes at most 16 bytes, the length of the array.
@@ -526,5 +549,19 @@ impl<'a> PathText<'a> {
     pub(crate) fn as_c_string(&self) -> Option<&CStr> {
         let bytes = self.bytes.get(..self.length + 1)?;
         if self.is_cut { None } else { CStr::from_bytes_with_nul(bytes).ok() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peak_is_found_among_the_lines_of_a_status() {
+        let status = b"Name:\tVmHWM: 7\nVmPeak:\t    9000 kB\nVmHWM:\t    1234 kB\nVmRSS:\t    1000 kB\n";
+        assert_eq!(peak_of_status(status), 1234 * 1024);
+        assert_eq!(peak_of_status(b"Name:\tkthread\nThreads:\t1\n"), 0);
+        assert_eq!(peak_of_status(b"VmHWM:\t99999999999999999999 kB"), u64::MAX);
+        assert!(peak_resident_bytes() > 0, "this kernel has /proc/self/status");
     }
 }

@@ -12,7 +12,7 @@ use crate::growth::Growth;
 use crate::model::{Events, Fact, Module, ModuleId, PcId, StackFrame, StackId, Thread, ThreadId, Wanted};
 use crate::packed::reader::Packed;
 use crate::source::Source;
-use crate::spool::control_words::RawEarlyEnd;
+use crate::spool::control_words::{PEAK_RESIDENT_FACT, RawEarlyEnd};
 use crate::spool::deliver::Renumbered;
 use crate::spool::reader::Spool;
 use crate::tables::{Interpreter, StackTree, Tables};
@@ -74,6 +74,14 @@ impl Recording {
     #[must_use]
     pub fn facts(&self) -> &[Fact] {
         &self.facts
+    }
+
+    /// Returns the most resident memory of the process, by the kernel's count at its `exit`.
+    ///
+    /// Cairn's own memory is included. `None` for a process that ended in another way.
+    #[must_use]
+    pub fn peak_resident_bytes(&self) -> Option<u64> {
+        std::str::from_utf8(self.fact(PEAK_RESIDENT_FACT)?).ok()?.parse().ok()
     }
 
     /// The fact of that name.

@@ -28,6 +28,20 @@ export function applyTheme({ theme }) {
 }
 
 export class Page {
+/**
+ * Resident memory: the kernel's count where it is known, and the samples, between which a program may have more. They are cairn's too, as
+ * far as its part is not known.
+ */
+function residentCard(recording, samples, card) {
+  const { peak_resident_bytes: peak, most_resident_bytes: most, cairn_resident_bytes: own } = recording;
+  if (most === null && peak === null) return [];
+  const whole = 'of the whole process, cairn included';
+  const isMissed = peak !== null && (most + (own || 0)) < peak * 0.95;
+  if (isMissed) return [card('Most resident', bytesText(peak), most === null ? whole : `${whole}; ${bytesText(most)} in ${samples === 1 ? 'the one sample' : `${countText(samples)} samples`}`)];
+  const sampled = peak === null ? `, in ${samples === 1 ? 'one sample' : `${countText(samples)} samples`}` : '';
+  return [card('Most resident', bytesText(most), own === null ? `${whole}${sampled}` : `of the process${sampled}; ${bytesText(own)} more are cairn's`)];
+}
+
   /** `host` is the served page: it shows sources (`onSource`) and parts of the recording (`onPart`), and has the `state`. */
   constructor(content, host = {}) {
     this.content = content;
@@ -383,8 +397,7 @@ export class Page {
       ] : [card('Held', 'not known', 'this file does not say what was freed')]),
       card('Allocations', countText(totals.allocations), `${bytesText(totals.allocated_bytes)} in all${hasTimes ? `, ${countText(Math.round(rate))} a second` : ''}`),
       ...(hasFrees ? [card('Temporary', countText(totals.temporary), recording.sample_bytes ? 'not known of a sampled recording' : `${shareText(totals.temporary, totals.allocations) || '0 %'} of all allocations`)] : []),
-      ...(recording.most_resident_bytes === null ? [] : [card('Most resident', bytesText(recording.most_resident_bytes),
-        recording.cairn_resident_bytes === null ? 'of the whole process, cairn included' : `of the process; ${bytesText(recording.cairn_resident_bytes)} more are cairn's`)]),
+      ...residentCard(recording, this.timeline.resident.length, card),
     );
     const about = byId('about');
     about.replaceChildren();

@@ -50,6 +50,8 @@ pub struct PageSubject {
     pub end: Option<EndReason>,
     /// The kind of blocks that were not freed.
     pub unfreed: Unfreed,
+    /// Most resident memory of the process, by the kernel's count, cairn's own included.
+    pub peak_resident_bytes: Option<u64>,
     /// How long the program has run beyond what was read of its recording, while the rest of that
     /// is read.
     pub behind_nanos: Option<u64>,
@@ -87,6 +89,7 @@ impl PageSubject {
             started_wall_nanos: about.started_wall_nanos,
             end: about.end,
             unfreed: about.unfreed,
+            peak_resident_bytes: about.peak_resident_bytes,
             behind_nanos: None,
             times: Times::All,
             modules: recording.modules().iter().map(module).collect(),
@@ -114,6 +117,7 @@ impl PageSubject {
             started_wall_nanos: about.started_wall_nanos,
             end: about.end,
             unfreed: about.unfreed,
+            peak_resident_bytes: about.peak_resident_bytes,
             behind_nanos: None,
             times,
             modules: stacks.modules().iter().map(module).collect(),

@@ -31,6 +31,11 @@ pub struct About {
     ///
     /// It is the first of the findings, too.
     pub ended_early: Option<String>,
+    /// Most resident memory of the process at any time, by the kernel's count, cairn's own
+    /// included.
+    ///
+    /// Known of recordings of programs that ended through `exit`.
+    pub peak_resident_bytes: Option<u64>,
     /// The threads, in the order of a profile's [`threads`](super::HeapProfile::threads).
     pub threads: Vec<ThreadName>,
     /// Findings about the file that a reader should know.
@@ -119,6 +124,7 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
         is_continued: findings.iter().any(|finding| matches!(finding, Finding::Continued { .. })),
         ended_before_program: recording.ended_before_program(),
         unfreed: Unfreed::of(recording),
+        peak_resident_bytes: recording.peak_resident_bytes(),
         threads: threads(recording),
         findings: early_text
             .iter()

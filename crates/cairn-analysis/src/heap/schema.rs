@@ -86,7 +86,10 @@ pub struct Report {
     pub errors: Option<ErrorsJson>,
     /// Frees of blocks that are older than the recording.
     pub unmatched_frees: u64,
-    /// Most resident memory of the process, without cairn's own where that is known.
+    /// Most resident memory of the process at any time, by the kernel's count, cairn's own
+    /// included; null when the program did not end through `exit`.
+    pub peak_resident_bytes: Option<u64>,
+    /// Most resident memory in a sample, without cairn's own where that is known.
     pub most_resident_bytes: Option<u64>,
     /// Cairn's own resident memory beside that; null when it is not known, and included.
     pub cairn_resident_bytes: Option<u64>,
@@ -495,6 +498,7 @@ impl Report {
             resident: asked.read.resident.as_ref().map(ResidentJson::from),
             cost: asked.cost.name(),
             group: asked.group.name(),
+            peak_resident_bytes: about.peak_resident_bytes,
             more_entries: entries.len() - top.len(),
             top,
             wrappers: wrappers_json(questions),

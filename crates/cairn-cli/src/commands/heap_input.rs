@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use cairn_analysis::heap::schema::ScopeJson;
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{Folding, HeapProfile, HeapRead, Names, Scope, Suppressed};
+use cairn_analysis::heap::{Folding, HeapProfile, HeapRead, Names, Scope, Suppressed, UsageSample};
 use cairn_analysis::source::{
     HeapFilter, HeapSource, InputFormat, ReadDetail, SourceError, SourceNames, SourceOptions, TimeSpan,
     is_complete,
@@ -288,10 +288,49 @@ pub(crate) fn worse_of(one: Outcome, other: Outcome) -> Outcome {
     if one == Outcome::Done { other } else { one }
 }
 
-/// Says whose a number of resident memory is.
-pub(crate) fn whose_resident(read: &HeapRead) -> String {
-    match read.own_resident_bytes() {
-        Some(own) => format!("all of the process but {} of cairn", super::heap_text::bytes(own)),
+/// Resident memory of a process: the kernel's count if known, the samples, and cairn's part.
+///
+/// A program may hold its most between two samples, so that theirs is no maximum.
+pub(crate) fn resident_text(read: &HeapRead, peak_bytes: Option<u64>) -> Option<String> {
+    /// The part of the kernel's maximum that the samples may miss and still count as having met it.
+    const MISSED: f64 = 0.05;
+    let bytes = super::heap_text::bytes;
+    let Some(sampled) = read.most_resident_bytes else {
+        return peak_bytes.map(|peak| format!("{} at most, cairn's own included", bytes(peak)));
+    };
+    let own = read.own_resident_bytes();
+    let whose = match own {
+        Some(own) => format!("all of the process but {} of cairn", bytes(own)),
         None => "all of the process, cairn's own included".to_owned(),
+    };
+    let together = sampled.saturating_add(own.unwrap_or(0));
+    Some(match peak_bytes {
+        Some(peak) if together as f64 >= peak as f64 * (1.0 - MISSED) => {
+            format!("{} at most, {whose}", bytes(sampled))
+        }
+        Some(peak) => {
+            let beside = own.map_or(String::new(), |own| format!(" beside {} of cairn", bytes(own)));
+            let (peak, sampled) = (bytes(peak), bytes(sampled));
+            format!("{peak} at most, cairn's own included; {sampled}{beside} {}", samples_text(&read.usage))
+        }
+        None => format!("{} {}, {whose}", bytes(sampled), samples_text(&read.usage)),
+    })
+}
+
+/// `in the one sample, after 3.10 ms`, or `in 12 samples, one every 105 ms`.
+fn samples_text(usage: &[UsageSample]) -> String {
+    /// From this number on, every second sample may be missing in the list; their maximum has all.
+    const MANY: usize = 2048;
+    let duration = super::heap_text::duration;
+    match usage {
+        many if many.len() >= MANY => {
+            format!("in more than {} samples", super::heap_text::count(MANY as u64 - 1))
+        }
+        [] => "in samples".to_owned(),
+        [only] => format!("in the one sample, after {}", duration(only.nanos)),
+        [first, .., last] => {
+            let gap = last.nanos.saturating_sub(first.nanos) / (usage.len() as u64 - 1);
+            format!("in {} samples, one every {}", super::heap_text::count(usage.len() as u64), duration(gap))
+        }
     }
 }

@@ -28,6 +28,7 @@
 //! | 0x0190 | [`EXIT_WALL_NANOS`] | program: the wall clock at [`EXIT_COUNTER`] |
 //! | 0x01a0 | [`IN_EXEC`] | program: 1 while it calls `exec`, and so for good when that succeeds |
 //! | 0x01a8 | [`UNREAD_FRAMES`] | program: stacks without the frames of an interpreter, which could not be read |
+//! | 0x01b8 | [`PEAK_RESIDENT_BYTES`] | program: most resident memory of the process, by the kernel's count, when it ended through `exit`; 0 when not known |
 //! | 0x0200 | [`NEW_PATH`] | command: where the file is since the command has renamed it; empty before |
 //! | 0x1000 | [`FREE_RING`] | command: numbers of segments (u32) that were drained and may be taken again |
 //! | 0x5000 | [`OWN_MEMORY`] | program: memory of the recorder beside the spool |
@@ -86,6 +87,8 @@ pub const EXIT_WALL_NANOS: usize = 0x190;
 pub const IN_EXEC: usize = 0x1a0;
 /// See the [table](self).
 pub const UNREAD_FRAMES: usize = 0x1a8;
+/// See the [table](self).
+pub const PEAK_RESIDENT_BYTES: usize = 0x1b8;
 /// The path of the file when the command has renamed it, ended by a NUL.
 ///
 /// Written before the file is renamed. The program opens its file again to extend it: by the path

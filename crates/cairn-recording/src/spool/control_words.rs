@@ -119,12 +119,21 @@ pub(super) fn control_findings(control: &[u8], length: u64, ended_early: bool, f
     }
 }
 
-/// The facts: `name=value` pairs, each ended by a NUL.
+/// The facts: `name=value` pairs, each ended by a NUL, and the words that are facts.
 pub(crate) fn facts(control: &[u8]) -> Vec<Fact> {
     let length = word(control, control::FACTS_BYTES).min(control::FACTS_LIMIT_BYTES as u64) as usize;
     let bytes = control.get(control::FACTS..).unwrap_or_default();
-    parse_facts(bytes.get(..length).unwrap_or(bytes))
+    let mut facts = parse_facts(bytes.get(..length).unwrap_or(bytes));
+    let peak = word(control, control::PEAK_RESIDENT_BYTES);
+    if peak > 0 {
+        let value = peak.to_string().into_bytes();
+        facts.push(Fact { name: PEAK_RESIDENT_FACT.to_owned(), value });
+    }
+    facts
 }
+
+/// Name of the fact that holds the most resident memory of the process, by the kernel's count.
+pub(crate) const PEAK_RESIDENT_FACT: &str = "peak_resident_bytes";
 
 pub(crate) fn parse_facts(bytes: &[u8]) -> Vec<Fact> {
     let lines = bytes.split(|&byte| byte == 0).filter(|line| !line.is_empty());

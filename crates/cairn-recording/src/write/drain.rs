@@ -183,7 +183,9 @@ impl Drain {
         if header.shape != Shape::Spool {
             return Err(RecordingError::io(action())(std::io::ErrorKind::InvalidInput.into()));
         }
-        let facts = control_words::facts(&control_segment);
+        let mut facts = control_words::facts(&control_segment);
+        // Known for certain at the end alone.
+        facts.retain(|fact| fact.name != control_words::PEAK_RESIDENT_FACT);
         let creating = || format!("creating the recording {}", beside.path().join(packed).display());
         let file = beside.create_new(packed).map_err(RecordingError::io(creating()))?;
         let packed_file = file.try_clone().map_err(RecordingError::io(creating()))?;
@@ -483,6 +485,10 @@ impl Drain {
             if count > 0 && !(early.is_some() && kind == LossKind::NoStorage) {
                 control_words::note_loss(kind, count, &mut findings);
             }
+        }
+        let peak = self.shared.load(control::PEAK_RESIDENT_BYTES as u64);
+        if peak > 0 {
+            packer.fact(control_words::PEAK_RESIDENT_FACT, &peak.to_string());
         }
         packer.totals.end_reason = reason;
         if lost_code_bytes > 0 {

@@ -295,6 +295,8 @@ pub(super) struct Recordings {
     line: Option<StatusLine>,
     limit_bytes: u64,
     sampled: Instant,
+    /// When the last recording began.
+    newest: Instant,
     /// The process that the command started.
     started: Option<u32>,
     /// The executable it last ran, since its last recording began.
@@ -327,6 +329,7 @@ impl Recordings {
             line,
             limit_bytes,
             sampled: began,
+            newest: began,
             started,
             runs: None,
             is_paused: false,
@@ -362,6 +365,7 @@ impl Recordings {
                 for one in self.all.iter_mut().filter(|one| one.process == process && !one.is_over) {
                     (one.is_over, one.end) = (true, Some(EndReason::Exec));
                 }
+                self.newest = Instant::now();
                 self.all.push(Recording::new(process, path));
                 if let Some(one) = self.all.last_mut() {
                     if self.is_paused {
@@ -468,7 +472,8 @@ impl Recordings {
         let limit_bytes = self.limit_bytes;
         /// Resolution of memory over time.
         const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-        let is_sampled = self.sampled.elapsed() >= SAMPLE_INTERVAL;
+        // Programs that live for less have a few samples all the same.
+        let is_sampled = self.sampled.elapsed() >= (self.newest.elapsed() / 4).min(SAMPLE_INTERVAL);
         if is_sampled {
             self.sampled = Instant::now();
         }

@@ -14,7 +14,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::commands::fold_options::{FoldOptions, KnownLeakOptions};
 use crate::commands::folding_text::{known_leaks_text, wrappers_text};
-use crate::commands::heap_input::whose_resident;
+use crate::commands::heap_input::resident_text;
 use crate::commands::heap_text::{
     bytes, count, counted, duration, file_name, list_name, name_columns, percent,
 };
@@ -55,8 +55,8 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
         let why = why_nothing_was_seen(&heap, read.profile.sampling);
         writeln!(out, "  note: {}", printable(&why))?;
     }
-    if let Some(resident) = read.most_resident_bytes {
-        writeln!(out, "  resident   {} at most, {}", bytes(resident), whose_resident(&read))?;
+    if let Some(text) = resident_text(&read, heap.recording().peak_resident_bytes()) {
+        writeln!(out, "  resident   {text}")?;
     }
     if read.unmatched_frees > 0 {
         writeln!(out, "  freed      {} older than the recording", counted(read.unmatched_frees, "block"))?;

@@ -10,7 +10,7 @@ use cairn_analysis::heap::schema::ReportRequest;
 use cairn_analysis::heap::{Amount, Cost, Entry, Group, LineId, Position, Questions, Sampling, Tree};
 
 use crate::commands::folding_text::{StackLine, folding_notes, known_leaks_text, stack_lines};
-use crate::commands::heap_input::whose_resident;
+use crate::commands::heap_input::resident_text;
 use crate::commands::heap_text::{
     bytes, count, counted, curve, duration, list_name, name_and_place, name_columns, percent, stretched,
     width,
@@ -243,9 +243,11 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
                 percent(share).trim()
             )?;
         }
-        if let Some(resident) = self.asked.read.most_resident_bytes {
-            let whose = whose_resident(self.asked.read);
-            writeln!(self.output, "  {:<10}{:>12} at most, {whose}", "resident", bytes(resident))?;
+        if let Some(text) = resident_text(self.asked.read, self.asked.about.peak_resident_bytes) {
+            // The first number and its unit fill the column.
+            let number = text.split(' ').take(2).map(|word| word.len() + 1).sum::<usize>() - 1;
+            let (number, rest) = text.split_at(number);
+            writeln!(self.output, "  {:<10}{number:>12}{rest}", "resident")?;
         }
         writeln!(self.output)
     }

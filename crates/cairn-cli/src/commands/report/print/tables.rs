@@ -55,7 +55,7 @@ impl<W: Write> ReportPrinter<'_, '_, W> {
         let Some(resident) = &self.asked.read.resident else { return Ok(()) };
         let sample = resident.sample;
         self.heading(&format!(
-            "Resident memory, at most {} after {}",
+            "Resident memory, at most {} in the samples, after {}",
             bytes(sample.resident_bytes),
             duration(sample.nanos)
         ))?;
