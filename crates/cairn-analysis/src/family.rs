@@ -27,7 +27,7 @@ use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader};
 use cairn_recording::{Recording, RecordingError};
 use serde::{Deserialize, Serialize};
 
-use crate::heap::{Cost, HeapRecording, Scope};
+use crate::heap::{Cost, HeapRecording, Scope, Suppressed};
 
 /// A program that lived less and allocated fewer than [`FEW_BYTES`] is short.
 pub const SHORT_NANOS: u64 = 1_000_000_000;
@@ -283,6 +283,17 @@ impl Family {
     pub fn unread(&self) -> &[Unread] {
         &self.unread
     }
+    /// Takes leaks that are known out of the leaks of a recording.
+    ///
+    /// `index` is that of [`members`](Self::members).
+    pub fn hold_back(&mut self, index: usize, held_back: &[Suppressed]) {
+        let Some(member) = self.members.get_mut(index) else { return };
+        for known in held_back {
+            member.leaked_allocations = member.leaked_allocations.saturating_sub(known.blocks);
+            member.leaked_bytes = member.leaked_bytes.saturating_sub(known.bytes);
+        }
+    }
+
 
     /// Returns the recording of the program that was started first.
     ///

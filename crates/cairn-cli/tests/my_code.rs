@@ -232,3 +232,19 @@ fn summary_of_heap_names_the_users_functions() {
     let first = summary.lines().skip_while(|line| !line.contains("Most memory at the peak")).nth(1);
     assert!(first.is_some_and(|line| line.contains("shop::load_orders")), "{summary}");
 }
+// Failed before: it counted as the loader's; with --internals, `libstdc++.so.6+0xa5780` was a leak.
+#[test]
+fn emergency_pool_of_a_library_that_is_loaded_later_is_known() {
+    let recorded = record("my-code-emergency-pool", "load_cxx.c", &[]);
+    let usual = recorded.json(&["--cost", "leaked"]);
+    let of_pool = |entry: &&Value| entry["pattern"] == "libstdc++'s emergency pool";
+    for report in [&usual, &recorded.json(&["--internals"]), &recorded.json(&["--no-symbols"])] {
+        let pool = report["suppressed"].as_array().expect("a list").iter().find(of_pool);
+        assert!(pool.is_some_and(|pool| pool["bytes"].as_u64() >= Some(60_000)), "{report}");
+    }
+    let all = recorded.text("report", &["--cost", "leaked", "--no-default-suppressions", "--internals"]);
+    assert!(all.contains("libstdc++.so"), "{all}");
+    // A block of libstdc++ that the program asked for is its own leak.
+    assert_eq!(functions(&usual["top"])[0], "leak_through_cxx", "{usual}");
+}
+

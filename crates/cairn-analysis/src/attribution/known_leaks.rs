@@ -14,7 +14,7 @@ pub struct KnownLeak {
     /// Texts in the name of a function; any function of the innermost frame's module where there
     /// are none.
     pub(crate) functions: &'static [&'static str],
-    /// All callers are the loader's: a constructor of the library.
+    /// The loader calls the module: a constructor of the library.
     pub(crate) is_constructor: bool,
     /// Why it is no leak of the program.
     pub reason: &'static str,
@@ -32,7 +32,8 @@ const fn row(
 /// File names of the loader.
 pub(crate) const LOADER: &[&str] = &["ld-linux", "ld-2.", "ld.so", "ld-musl-"];
 const LIBC: &[&str] = &["libc.so", "libc-2.", "libc.musl-"];
-const LIBSTDCXX: &[&str] = &["libstdc++.so"];
+/// The second one is that of copies in Python's wheels: `libstdc++-a1b2c3d4.so.6.0.30`.
+const LIBSTDCXX: &[&str] = &["libstdc++.so", "libstdc++-"];
 
 /// The table. The first row that matches counts.
 pub const KNOWN_LEAKS: &[KnownLeak] = &[

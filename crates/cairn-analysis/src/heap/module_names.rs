@@ -24,13 +24,20 @@ impl ModuleNames {
     /// Names for stacks that are of no recording, by files that are searched for as `options` say.
     #[must_use]
     pub fn of(stacks: &Stacks, options: SymbolizerOptions) -> Self {
+        Self::over(stacks, AddressNames::new(options))
+    }
+
+    /// Names by files that were opened for other stacks, which [`into_inner`](Self::into_inner)
+    /// returns.
+    #[must_use]
+    pub fn over(stacks: &Stacks, names: AddressNames) -> Self {
         let key = |module: &Module| ModuleKey {
             path: PathBuf::from(&module.path),
             build_id: module.build_id.clone(),
             size_bytes: None,
         };
         let keys = stacks.modules().iter().map(key).collect();
-        Self { names: RefCell::new(AddressNames::new(options)), keys, is_left_out: Vec::new() }
+        Self { names: RefCell::new(names), keys, is_left_out: Vec::new() }
     }
 
     /// Asks for no names of these modules, by their index: nothing says which build of them ran.

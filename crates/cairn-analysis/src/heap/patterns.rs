@@ -234,16 +234,18 @@ fn known_leak(names: &Names<'_>, stack: u32, asker: Position) -> Option<&'static
     None
 }
 
-/// True when all callers of a stack's innermost address are the loader's.
+/// True when the loader calls the module of a stack's innermost address: one of its constructors.
+///
+/// The loader's own callers do not count: `dlopen` runs constructors in the middle of a program.
 fn is_called_by_loader(names: &Names<'_>, stack: u32) -> bool {
     let stacks = names.stacks();
     let module = |stack: u32| {
         let address = stacks.innermost(stack).and_then(|address| stacks.address(address));
         address.and_then(|address| stacks.modules().get(address.module?.0 as usize))
     };
-    let mut callers = stacks.path(stack).skip(1).peekable();
-    callers.peek().is_some()
-        && callers.all(|caller| module(caller).is_some_and(|module| is_one_of(module.name(), LOADER)))
+    let own = module(stack);
+    let caller = stacks.path(stack).skip(1).map(module).find(|caller| *caller != own);
+    caller.flatten().is_some_and(|caller| is_one_of(caller.name(), LOADER))
 }
 
 fn line_matches(names: &Names<'_>, line: LineId, pattern: &Pattern) -> bool {

@@ -203,6 +203,17 @@ impl HeapInput {
         known.hold_back(&self.folds, source, span, profile, names)
     }
 
+    /// The same where it is known whether blocks are leaked.
+    pub(crate) fn hold_back_of(
+        &self,
+        known: &KnownLeakOptions,
+        is_leaked: bool,
+        profile: &mut HeapProfile,
+        names: &mut Names<'_>,
+    ) -> io::Result<Vec<Suppressed>> {
+        known.hold_back_of(&self.folds, is_leaked, profile, names)
+    }
+
     /// The names of a heap's frames.
     pub(crate) fn names<'a>(
         &self,

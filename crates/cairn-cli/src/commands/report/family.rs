@@ -4,14 +4,18 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use cairn_analysis::family::{Family, FamilySums, Member, Unread};
-use cairn_analysis::heap::Cost;
+use cairn_analysis::heap::schema::SuppressedJson;
+use cairn_analysis::heap::{Cost, HeapRecording, ModuleNames, Namer, Names, NoNames, Scope, Suppressed};
+use cairn_analysis::names::AddressNames;
+use cairn_recording::Recording;
 use serde::Serialize;
 
 use super::{ReportCommand, ReportFormat};
 use crate::commands::family::{name_one_of, read_family};
+use crate::commands::folding_text::known_leaks_text;
 use crate::commands::heap_text::{bytes, count, counted, duration, width};
 use crate::commands::options::{CostName, TextOutput};
-use crate::output::{Outcome, printable};
+use crate::output::{Outcome, Progress, printable};
 
 /// Rows without `--limit` and `--full`.
 const USUAL_ROWS: usize = 20;
@@ -28,6 +32,7 @@ struct Overview<'a> {
     totals: FamilySums,
     short: FamilySums,
     recordings: Vec<FamilyRow<'a>>,
+    suppressed: Vec<SuppressedJson>,
     unread: &'a [Unread],
 }
 
@@ -41,7 +46,7 @@ struct FamilyRow<'a> {
 impl ReportCommand {
     /// Reports on a directory.
     pub(super) fn report_family(&self, directory: &Path) -> io::Result<Outcome> {
-        let family = read_family(directory)?;
+        let mut family = read_family(directory)?;
         if family.members().is_empty() && family.unread().is_empty() {
             let why =
                 "there is no recording in it; `cairn heap --children PROGRAM` makes a directory of them";
@@ -52,12 +57,16 @@ impl ReportCommand {
             return Err(io::Error::other(format!("{why}; {}", name_one_of(&family))));
         }
         let cost = self.cost.map_or(Cost::Peak, CostName::cost);
-        let Some(ranked) = family.ranked(cost) else {
+        if family.ranked(cost).is_none() {
             let why =
                 "--cost temporary is not known without reading all events, which is done for one recording";
             return Err(io::Error::other(format!("{why}; {}", name_one_of(&family))));
-        };
+        }
         let mut output = self.output.begin_text(directory)?;
+        let progress = Progress::begin("looking for known leaks");
+        let held_back = self.hold_back_in(&mut family)?;
+        drop(progress);
+        let ranked = family.ranked(cost).unwrap_or_default();
         if self.is_json() {
             let overview = Overview {
                 schema: "cairn.heap.family/1",
@@ -72,12 +81,16 @@ impl ReportCommand {
                     .iter()
                     .map(|&member| FamilyRow { member, is_short: member.is_short() })
                     .collect(),
+                suppressed: held_back.iter().map(SuppressedJson::from).collect(),
                 unread: family.unread(),
             };
             serde_json::to_writer(&mut output, &overview)?;
             writeln!(output)?;
         } else {
             self.write_overview(&mut output, &family, &ranked, cost)?;
+            for text in held_back_texts(&held_back) {
+                writeln!(output, "note: {}", printable(&text))?;
+            }
         }
         output.finish()?;
         let is_whole =
@@ -85,12 +98,54 @@ impl ReportCommand {
         Ok(if is_whole { Outcome::Done } else { Outcome::Incomplete })
     }
 
+    /// Holds back the known leaks of each recording, as a report on it does.
+    ///
+    /// Returns their sums by name. A recording that cannot be read any more is left as it is.
+    fn hold_back_in(&self, family: &mut Family) -> io::Result<Vec<Suppressed>> {
+        let folding = self.input.folding()?;
+        let options = self.input.source_options();
+        let mut shared = options.symbols.map(AddressNames::new);
+        let mut sums: Vec<Suppressed> = Vec::new();
+        for index in 0..family.members().len() {
+            let Some(member) = family.members().get(index).filter(|member| member.leaked_allocations > 0)
+            else {
+                continue;
+            };
+            let Ok(recording) = Recording::open(&family.directory().join(&member.file)) else { continue };
+            let heap = HeapRecording::new(recording);
+            let Ok(mut read) = heap.read(Scope::default()) else { continue };
+            // Files that two recordings share are opened once.
+            let symbols = shared.take().map(|names| ModuleNames::over(heap.stacks(), names));
+            let namer: &dyn Namer = symbols.as_ref().map_or(&NoNames, |symbols| symbols);
+            let mut names = Names::new(heap.stacks(), namer, folding.clone());
+            let is_leaked = heap.about().unfreed.is_leaked();
+            let held_back = self.input.hold_back_of(&self.known, is_leaked, &mut read.profile, &mut names);
+            drop(names);
+            shared = symbols.map(ModuleNames::into_inner);
+            let held_back = held_back?;
+            family.hold_back(index, &held_back);
+            for known in held_back {
+                match sums.iter_mut().find(|sum| sum.name == known.name) {
+                    Some(sum) => {
+                        sum.blocks += known.blocks;
+                        sum.bytes = sum.bytes.saturating_add(known.bytes);
+                    }
+                    None => sums.push(known),
+                }
+            }
+        }
+        if let Some(names) = shared {
+            self.input.index_later(&names);
+        }
+        sums.sort_by_key(|sum| std::cmp::Reverse(sum.bytes));
+        Ok(sums)
+    }
+
     /// Names an option that a directory cannot answer.
     fn option_of_one_recording(&self) -> Option<&'static str> {
         [
             (self.by.is_some(), "--by"),
             (self.times.is_given(), "a part of the time"),
-            (self.known.is_chosen(), "--suppressions and --no-default-suppressions"),
             (self.format() == ReportFormat::Html, "a page"),
             (self.check, "--check"),
             (!self.input.filter_texts().is_empty(), "--filter"),
@@ -204,6 +259,15 @@ impl ReportCommand {
         }
         Ok(())
     }
+}
+
+/// Notes on known leaks: those of every program in one line, and the user's.
+fn held_back_texts(held_back: &[Suppressed]) -> Vec<String> {
+    let of_user = held_back.iter().filter(|known| known.reason.is_none()).map(|known| {
+        let blocks = counted(known.blocks, "block");
+        format!("held back, because it is known: leak:{}: {} in {blocks}", known.name, bytes(known.bytes))
+    });
+    known_leaks_text(held_back).into_iter().chain(of_user).collect()
 }
 
 const fn word(cost: Cost) -> &'static str {
