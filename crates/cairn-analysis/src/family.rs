@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader};
-use cairn_recording::{Recording, RecordingError};
+use cairn_recording::{EndReason, Recording, RecordingError};
 use serde::{Deserialize, Serialize};
 
 use crate::heap::{Cost, HeapRecording, Scope, Suppressed};
@@ -83,6 +83,9 @@ pub struct Member {
     /// True while the program runs.
     #[serde(default)]
     pub is_running: bool,
+    /// True when its process became another program by `exec`.
+    #[serde(default)]
+    pub became_other: bool,
     /// Losses, damage and pauses, as sentences.
     #[serde(default)]
     pub findings: Vec<String>,
@@ -183,6 +186,7 @@ impl Member {
             leaked_bytes: 0,
             unfreed: about.unfreed.word().to_owned(),
             is_running: about.growth.is_some(),
+            became_other: about.end == Some(EndReason::Exec),
             findings,
         };
         // The sums of a sample are weighted, which takes its events.
@@ -263,6 +267,7 @@ impl Family {
             }
         }
         let main = main_of(&members);
+        note_lost_programs(&mut members);
         Ok(Self { directory: directory.to_owned(), members, unread, main })
     }
 
@@ -278,11 +283,6 @@ impl Family {
         &self.members
     }
 
-    /// Returns the files that are recordings and cannot be read.
-    #[must_use]
-    pub fn unread(&self) -> &[Unread] {
-        &self.unread
-    }
     /// Takes leaks that are known out of the leaks of a recording.
     ///
     /// `index` is that of [`members`](Self::members).
@@ -294,6 +294,11 @@ impl Family {
         }
     }
 
+    /// Returns the files that are recordings and cannot be read.
+    #[must_use]
+    pub fn unread(&self) -> &[Unread] {
+        &self.unread
+    }
 
     /// Returns the recording of the program that was started first.
     ///
@@ -329,6 +334,25 @@ impl Family {
             .collect::<Option<Vec<_>>>()?;
         ranked.sort_by(|(a, one), (b, other)| (b, &one.file).cmp(&(a, &other.file)));
         Some(ranked.into_iter().map(|(_, member)| member).collect())
+    }
+}
+
+/// The finding about a program that has no recording.
+const LOST_PROGRAM: &str = "it then became another program, which is not recorded";
+
+/// Adds a finding to the last recording of each process that became another program after it.
+fn note_lost_programs(members: &mut [Member]) {
+    let mut last: HashMap<u32, u64> = HashMap::new();
+    for member in members.iter() {
+        let started = last.entry(member.process).or_default();
+        *started = member.started_wall_nanos.max(*started);
+    }
+    for member in members.iter_mut() {
+        // Rows of an index have the finding already, which may be wrong by now.
+        member.findings.retain(|finding| finding != LOST_PROGRAM);
+        if member.became_other && last.get(&member.process) == Some(&member.started_wall_nanos) {
+            member.findings.push(LOST_PROGRAM.to_owned());
+        }
     }
 }
 
@@ -368,6 +392,7 @@ mod tests {
             leaked_bytes: 0,
             unfreed: "leaked".to_owned(),
             is_running: false,
+            became_other: false,
             findings: Vec::new(),
         }
     }
@@ -378,6 +403,19 @@ mod tests {
             [member("a", 7, 20, 1), member("b", 5, 10, 1), member("c", 5, 30, 1), member("d", 6, 40, 1)];
         assert_eq!(main_of(&members), Some(2));
         assert_eq!(main_of(&[]), None);
+    }
+
+    #[test]
+    fn programs_without_a_recording_are_a_finding_of_the_one_before() {
+        let became_other =
+            |file, process, started| Member { became_other: true, ..member(file, process, started, 1) };
+        let mut members =
+            [became_other("shell", 5, 10), member("tool", 5, 30, 1), became_other("setpriv", 6, 20)];
+        for _ in 0..2 {
+            note_lost_programs(&mut members);
+            let findings = members.each_ref().map(|member| member.findings.len());
+            assert_eq!(findings, [0, 0, 1], "{members:?}");
+        }
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! `cairn heap --children`: one directory for a run, its index, and its overview.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
 mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use support::{Executable, Shown, cairn, compile, executable, recordings, run, scratch, wait_for};
@@ -175,7 +177,7 @@ fn overview_opens_what_a_killed_cairn_leaves() {
     )
     .unwrap();
     let program = directory.join("waiting");
-    let mut compiler = std::process::Command::new("cc");
+    let mut compiler = Command::new("cc");
     compiler.args(["-w", "-fno-builtin", "-O0"]).arg(&source).arg("-o").arg(&program);
     assert!(run(&mut compiler).status.success());
     let mut command = cairn();
@@ -266,4 +268,31 @@ fn another_run_gets_a_directory_of_its_own() {
     command.args(["heap", "-q", "--children", "/nonexistent/program"]);
     assert_eq!(run(command.current_dir(parent)).status.code(), Some(127));
     assert_eq!(names().len(), count);
+}
+
+// Failed before: nothing said that the program was missing.
+#[test]
+fn children_of_another_user_are_reported_as_missing() {
+    let is_root = run(Command::new("id").arg("-u")).stdout == b"0\n";
+    if !is_root || run(Command::new("sh").args(["-c", "command -v setpriv"])).stdout.is_empty() {
+        println!("not run: only root becomes another user, with setpriv of util-linux");
+        return;
+    }
+    let directory = scratch("children_of_another_user");
+    let script = "#!/bin/sh\nsetpriv --reuid nobody --clear-groups sh -c 'exit 7'\nexit $?\n";
+    executable(&directory.join("script"), &Executable::Script(script));
+    let mut command = cairn();
+    command.args(["heap", "--children", "-o", "out.cairn", "./script"]);
+    let shown = Shown::from(run(command.current_dir(&directory)));
+    assert_eq!(shown.status, Some(7), "{shown:?}");
+    assert!(shown.errors.contains("1 child became another program, which is not recorded: "), "{shown:?}");
+    let run_directory = directory.join("out.cairn");
+    let overview = report(&run_directory, &[]);
+    assert_eq!(overview.status, Some(3), "parts are missing: {overview:?}");
+    let lines: Vec<&str> = overview.output.lines().collect();
+    let row = lines.iter().position(|line| line.contains("setpriv --reuid")).expect("setpriv is recorded");
+    assert!(
+        lines[row + 1].contains("note: it then became another program, which is not recorded"),
+        "{lines:?}"
+    );
 }

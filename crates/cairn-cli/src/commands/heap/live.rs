@@ -18,7 +18,7 @@ use super::chain::{Chain, Closed};
 use super::holder::{self, Holder};
 use super::own_share::OwnShare;
 use super::summary;
-use crate::commands::heap_text::{bytes, counted};
+use crate::commands::heap_text::{bytes, count, counted};
 use crate::commands::unseen::hidden_by;
 use crate::output::complain;
 
@@ -569,6 +569,7 @@ impl Recordings {
             }
         }
         let became_other = last.and_then(|last| self.all.get(last)).is_some_and(|one| one.became_other);
+        self.complain_of_lost_children(first);
         if is_quiet {
             return;
         }
@@ -603,6 +604,32 @@ impl Recordings {
             && error.kind() != io::ErrorKind::BrokenPipe
         {
             complain(&format_args!("{}: {error}", path.display()));
+        }
+    }
+}
+
+impl Recordings {
+    /// Names the children that became another program by `exec`, which has no recording.
+    fn complain_of_lost_children(&self, first: Option<u32>) {
+        let is_last = |index: usize, process: u32| {
+            !self.all.iter().skip(index + 1).any(|later| later.process == process)
+        };
+        let lost: Vec<PathBuf> = self
+            .all
+            .iter()
+            .enumerate()
+            .filter(|(index, one)| {
+                one.became_other && Some(one.process) != first && is_last(*index, one.process)
+            })
+            .map(|(_, one)| one.path.clone())
+            .collect();
+        if !lost.is_empty() {
+            let children = if lost.len() == 1 { "child" } else { "children" };
+            complain(&format_args!(
+                "{} {children} became another program, which is not recorded: another user's, statically linked, or without LD_PRELOAD; before that: {}",
+                count(lost.len() as u64),
+                few(&lost)
+            ));
         }
     }
 }
