@@ -87,8 +87,6 @@ fn overview_ranks_programs_and_sums_them() {
     assert_eq!(number(&answer["short"], "recordings"), short.count() as u64);
 }
 
-#[test]
-fn short_programs_share_a_line_and_are_listed_in_full() {
 // Failed before: the overview counted the leaks that a report on each recording holds back.
 #[test]
 fn overview_holds_back_the_leaks_that_reports_hold_back() {
@@ -125,6 +123,8 @@ fn overview_holds_back_the_leaks_that_reports_hold_back() {
     assert!(text.contains("note: held back, because every program leaks it: "), "{text}");
 }
 
+#[test]
+fn short_programs_share_a_line_and_are_listed_in_full() {
     let (run_directory, _) = record("children_short", &["--quiet"]);
     let shown = report(&run_directory, &[]);
     assert_eq!(shown.status, Some(0), "{shown:?}");

@@ -115,6 +115,108 @@ fn all_views_fold_alike_and_internals_unfold() {
     }
 }
 
+#[test]
+fn every_view_says_how_many_frames_are_folded() {
+    let recorded = record("my-code-counts", "shop.cpp", &["-O1"]);
+    let flame = recorded.directory.join("flame.svg").display().to_string();
+    let note = "frames of the stacks shown are folded: --internals shows them";
+    for options in [&["--by", "tree"][..], &["--by", "callers"], &["--by", "stack"], &[]] {
+        let text = recorded.text("report", options);
+        assert!(text.contains(note), "{options:?}: {text}");
+        let options: Vec<&str> = options.iter().chain(&["--internals"]).copied().collect();
+        let text = recorded.text("report", &options);
+        assert!(!text.contains("folded"), "{options:?}: {text}");
+    }
+    for by in ["tree", "callers"] {
+        let picture = |options: &[&str]| {
+            let options: Vec<&str> = ["--by", by, "--cost", "allocated", "--force", "-o", &flame]
+                .iter()
+                .chain(options)
+                .copied()
+                .collect();
+            recorded.text("flame", &options);
+            fs::read_to_string(&flame).expect("a picture")
+        };
+        let folded = picture(&[]);
+        assert!(folded.contains("frames are folded: --internals draws them"), "{by}: {folded}");
+        assert!(folded.contains("<rect class=\"fold\" y="), "{by}: {folded}");
+        assert!(folded.contains(" between it and its caller: folded"), "{by}: {folded}");
+        assert!(folded.contains(" between it and its allocations: folded"), "{by}: {folded}");
+        let whole = picture(&["--internals"]);
+        assert!(!whole.contains("folded") && !whole.contains("\"fold\""), "{by}: {whole}");
+    }
+    let top = recorded.text("top", &["--once", "--plain", "--by", "stack"]);
+    assert!(top.contains("shop::load_orders") && top.contains(" folded)"), "{top}");
+    let top = recorded.text("top", &["--once", "--plain", "--by", "stack", "--internals"]);
+    assert!(!top.contains(" folded)"), "{top}");
+    // The frames that are counted are those that the whole tree has more.
+    let tree = |options: &[&str]| {
+        let options: Vec<&str> = ["--by", "tree", "--full"].iter().chain(options).copied().collect();
+        recorded.json(&options)["tree"].as_array().expect("a list").clone()
+    };
+    let (folded, whole) = (tree(&[]), tree(&["--internals"]));
+    let counted: usize =
+        folded.iter().filter_map(|node| node["folded_frames"].as_u64()).map(|frames| frames as usize).sum();
+    assert!(folded.len() < whole.len(), "{} {}", folded.len(), whole.len());
+    assert!(counted > 0 && whole.iter().all(|node| node["folded_frames"] == 0), "{counted}");
+}
+
+#[test]
+fn diff_has_owners_wrappers_and_folded_frames() {
+    let before = record("my-code-diff-before", "wrappers.c", &[]);
+    let after = record("my-code-diff-after", "shop.cpp", &["-O1"]);
+    let diff = |options: &[&str]| {
+        let files = [before.file.display().to_string(), after.file.display().to_string()];
+        let mut cairn = cairn();
+        cairn.arg("diff").args(files).args(["--cost", "allocated"]).args(options);
+        let output = run(cairn.current_dir(&after.directory).env("COLUMNS", "150"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let json = |options: &[&str]| -> Value {
+        let options: Vec<&str> = ["--json"].iter().chain(options).copied().collect();
+        serde_json::from_str(&diff(&options)).expect("one object")
+    };
+    let change_of = |report: &Value, name: &str| -> Value {
+        let is_of = |change: &&Value| {
+            let function = change["function"].as_str();
+            function.is_some_and(|function| function.split('(').next() == Some(name))
+        };
+        report["changes"].as_array().expect("a list").iter().find(is_of).expect("a change").clone()
+    };
+    let report = json(&[]);
+    // The names of wrappers, and their sums, are those of a report on the same file.
+    assert_eq!(report["wrappers_before"], before.json(&[])["wrappers"]);
+    assert_eq!(functions(&report["wrappers_before"]), ["try_alloc", "zmalloc", "zcalloc"]);
+    assert_eq!(report["wrappers"], Value::Array(Vec::new()));
+    let load = change_of(&report, "shop::load_orders");
+    assert_eq!(load["owner"], "mine", "{load}");
+    assert!(load.get("owner_name").is_none(), "{load}");
+    assert!(load["folded_frames"].as_u64() >= Some(3), "{load}");
+    for frame in load["frames"].as_array().expect("a list") {
+        assert_eq!(frame["owner"], "mine", "{load}");
+    }
+
+    let whole = json(&["--internals"]);
+    let changes = whole["changes"].as_array().expect("a list");
+    assert!(changes.iter().all(|change| change["folded_frames"] == 0), "{whole}");
+    let frames = || changes.iter().flat_map(|change| change["frames"].as_array().expect("a list"));
+    let of_library = |frame: &&Value| frame["owner"] == "standard-library" && frame["owner_name"] == "C++";
+    assert!(frames().any(|frame| of_library(&frame)), "{whole}");
+    assert_eq!(whole["wrappers_before"], Value::Array(Vec::new()));
+
+    for by in ["function", "module"] {
+        let grouped = json(&["--by", by]);
+        for change in grouped["changes"].as_array().expect("a list") {
+            assert!(change["owner"].is_string() && change.get("folded_frames").is_none(), "{change}");
+        }
+    }
+    let text = diff(&[]);
+    assert!(text.contains("note: wrappers found: try_alloc"), "{text}");
+    assert!(text.contains("frames of the stacks shown are folded: --internals shows them"), "{text}");
+    assert!(!diff(&["--internals"]).contains("note:"), "{text}");
+}
+
 const MAKERS: [&str; 4] = ["make_values", "make_clients", "make_hashes", "make_scripts"];
 
 #[test]
@@ -223,15 +325,6 @@ fn leaks_of_every_program_are_held_back_in_one_line() {
     assert_eq!(at_peak["suppressed"], Value::Array(Vec::new()));
 }
 
-#[test]
-fn summary_of_heap_names_the_users_functions() {
-    let directory = scratch("my-code-summary");
-    let program = compile(&directory, "shop.cpp", "program", &["-O2"]);
-    let output = run(cairn().arg("heap").arg(&program).current_dir(&directory).env("COLUMNS", "120"));
-    let summary = String::from_utf8_lossy(&output.stderr);
-    let first = summary.lines().skip_while(|line| !line.contains("Most memory at the peak")).nth(1);
-    assert!(first.is_some_and(|line| line.contains("shop::load_orders")), "{summary}");
-}
 // Failed before: it counted as the loader's; with --internals, `libstdc++.so.6+0xa5780` was a leak.
 #[test]
 fn emergency_pool_of_a_library_that_is_loaded_later_is_known() {
@@ -248,3 +341,12 @@ fn emergency_pool_of_a_library_that_is_loaded_later_is_known() {
     assert_eq!(functions(&usual["top"])[0], "leak_through_cxx", "{usual}");
 }
 
+#[test]
+fn summary_of_heap_names_the_users_functions() {
+    let directory = scratch("my-code-summary");
+    let program = compile(&directory, "shop.cpp", "program", &["-O2"]);
+    let output = run(cairn().arg("heap").arg(&program).current_dir(&directory).env("COLUMNS", "120"));
+    let summary = String::from_utf8_lossy(&output.stderr);
+    let first = summary.lines().skip_while(|line| !line.contains("Most memory at the peak")).nth(1);
+    assert!(first.is_some_and(|line| line.contains("shop::load_orders")), "{summary}");
+}

@@ -428,11 +428,10 @@ pub(crate) fn sleep_micros(micros: u32) {
     unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, ptr::null_mut::<libc::timespec>()) };
 }
 
-/// Returns the most resident memory that this process had since its `exec`, by the kernel's count;
-/// 0 when it is not known.
+/// Returns the most resident memory of this process since its `exec`, by the kernel's count.
 ///
-/// Not by `getrusage`, whose maximum includes the programs that the process was before, and the
-/// memory of the one that forked it.
+/// 0 when it is not known. Not by `getrusage`, whose maximum includes the programs that the process
+/// was before, and the memory of the one that forked it.
 pub(crate) fn peak_resident_bytes() -> u64 {
     /// The line is among the first 20 of about 55, which are some 1,400 bytes.
     const MOST_STATUS_BYTES: usize = 2048;

@@ -5,6 +5,7 @@ import { bytesText, countText, element, nameElement } from './text.js';
 import { METRICS, metricOf, nameUnfreed } from './model.js';
 import { Timeline } from './timeline.js';
 import { DiffModel, DiffFlame, growthText } from './diff.js';
+import { ownerKey, ownerKeys } from './owners.js';
 import { byId } from './main.js';
 import { limitOf } from './state.js';
 
@@ -94,8 +95,11 @@ export class Comparison {
     });
     byId('comparison-note').textContent = [
       ...(content.put_together ? [`${countText(content.put_together)} smaller calls are put together.`] : []),
+      ...(content.folded_frames ? [`${countText(content.folded_frames)} ${content.folded_frames === 1 ? 'frame is' : 'frames are'} folded: cairn view --internals shows them.`] : []),
       ...(content.before.is_estimate || content.after.is_estimate ? ['Sampled: the sums are estimates.'] : []),
     ].join(' ');
+    byId('fold-key').hidden = !content.folded_frames;
+    byId('compare-owners').replaceChildren(...ownerKeys(this.model.owners));
     this.resize();
     this.show();
   }
@@ -169,21 +173,24 @@ export class Comparison {
       const text = metric.isBytes ? bytesText : countText;
       const [before, after] = SIDES.map((side) => model.totals(side, metric)[0]);
       const kind = after > before ? 'grown' : after < before ? 'shrunk' : '';
-      return element('div', { class: 'card' }, element('dt', {}, metric.name), element('dd', {}, `${text(before)} → ${text(after)}`), element('dd', { class: `note ${kind}` }, growthText(before, after, metric)));
+      return element('div', { class: 'card' }, element('dt', {}, metric.name), element('dd', {}, `${text(before)} → ${text(after)}`), element('dd', { class: `note ${kind}` }, ...growthText(before, after, metric).split(/ (?=\()/).flatMap((part) => [element('span', { class: 'nowrap' }, part), ' '])));
     }));
   }
 
   showDetails(branch) {
     const { flame, model } = this;
-    const place = [model.moduleNames[branch.functionNumber], model.files[branch.functionNumber]].filter(Boolean).join(' · ');
+    const owner = branch.parent ? model.owner(branch.call) : 0;
+    const owned = model.owners.classOf(owner) ? model.owners.text(owner) : '';
+    const place = [owned, model.moduleNames[branch.functionNumber], model.files[branch.functionNumber]].filter(Boolean).join(' · ');
+    const nameOf = (at) => (at.parent ? model.names[at.functionNumber] : flame.label(at));
     const stack = [];
     for (let at = branch; at.parent && stack.length < 200; at = at.parent) stack.push(at);
-    const list = element('ol', {}, ...stack.map((at) => element('li', {}, nameElement(flame.label(at)), element('small', {}, ` ${flame.describe(at)}`))));
+    const list = element('ol', {}, ...stack.map((at) => element('li', {}, nameElement(nameOf(at)), element('small', {}, ` ${flame.describe(at)}`))));
     const way = element('details', {}, element('summary', {}, `The way here: ${countText(branch.level)} call${branch.level === 1 ? '' : 's'}`), list);
     way.open = this.isWayOpen || false;
     way.addEventListener('toggle', () => (this.isWayOpen = way.open));
     byId('compare-details').replaceChildren(
-      element('p', { class: 'chosen' }, nameElement(flame.label(branch))),
+      element('p', { class: 'chosen' }, nameElement(nameOf(branch))),
       element('p', {}, flame.describe(branch), place ? ' · ' : '', nameElement(place)),
       ...(stack.length ? [way] : []),
     );
@@ -233,7 +240,7 @@ export class Comparison {
     };
     const number = (value) => element('td', { class: 'number' }, text(value));
     const list = this.sorted().filter((f) => !found || found[f]);
-    const rows = list.slice(0, this.shownRows).map((f) => element('tr', {}, element('td', { class: 'name' }, nameElement(model.names[f])),
+    const rows = list.slice(0, this.shownRows).map((f) => element('tr', {}, element('td', { class: 'name', title: model.names[f] }, ownerKey(model.owners.classOf(model.functionOwners[f])), nameElement(model.shortNames[f])),
       number(before.self[f]), number(after.self[f]), growth(before.self[f], after.self[f]),
       element('td', { class: 'number' }, growthText(before.total[f], after.total[f], metric)), element('td', {}, nameElement(model.moduleNames[f]))));
     if (!rows.length) rows.push(element('tr', {}, element('td', { colspan: 6 }, 'Nothing of this here.')));

@@ -3,6 +3,7 @@
 import { bytesText, countText, shareText } from './text.js';
 import { linked } from './shape.js';
 import { hashOf } from './model.js';
+import { Owners } from './owners.js';
 import { Flame } from './flame.js';
 
 export class DiffModel {
@@ -11,6 +12,7 @@ export class DiffModel {
     const { strings } = content;
     const text = (number) => (number ? strings[number - 1] : '');
     this.names = Array.from(content.column('function_name', Uint32Array), (name) => strings[name]);
+    this.shortNames = Array.from(content.column('function_short_name', Uint32Array), (name) => strings[name]);
     this.moduleNames = Array.from(content.column('function_module', Uint32Array), text);
     this.files = Array.from(content.column('function_file', Uint32Array), text);
     this.kinds = content.column('function_kind', Uint32Array);
@@ -18,8 +20,17 @@ export class DiffModel {
     this.depths = content.column('call_depth', Uint32Array);
     this.calls = this.functions.length;
     Object.assign(this, linked(this.depths));
+    this.foldedFrames = content.column('call_folded_frames', Uint32Array);
+    this.functionOwners = content.column('function_owner', Uint32Array);
+    this.owners = new Owners(content.owners);
     this.values = new Map();
     this.keys = new Map();
+    const allocated = { column: 'allocated_bytes' };
+    this.owners.rank(this, this.functions.map((f) => this.functionOwners[f]), this.totals('both', allocated));
+  }
+
+  owner(call) {
+    return this.functionOwners[this.functions[call]];
   }
 
   key(f) {
@@ -28,7 +39,7 @@ export class DiffModel {
   }
 
   callName(call) {
-    return this.names[this.functions[call]];
+    return this.shortNames[this.functions[call]];
   }
 
   foundCalls(found) {
@@ -108,6 +119,18 @@ export class DiffFlame extends Flame {
   constructor(views) {
     super(views);
     this.textVariable = '--frame-text';
+    this.hasStripes = true;
+  }
+
+  /** The fill says how a call grew; a stripe at its start, whose it is. */
+  stripe(branch) {
+    const name = branch.parent ? this.model.owners.classOf(this.model.owner(branch.call)) : '';
+    return name && this.paint.owners[name];
+  }
+
+  /** The number of folded frames between a call and its caller; of several calls, that of the costliest. */
+  folded(branch) {
+    return branch.parent ? this.model.foldedFrames[branch.call] : 0;
   }
 
   /** Before and after of a branch. */
@@ -140,6 +163,8 @@ export class DiffFlame extends Flame {
   describe(branch) {
     const text = this.metric.isBytes ? bytesText : countText;
     const { before, after } = this.numbers(branch);
-    return `before ${text(before)}, after ${text(after)}: ${growthText(before, after, this.metric)}`;
+    const folded = this.folded(branch);
+    const between = folded ? ` · ${countText(folded)} frame${folded === 1 ? '' : 's'} between it and its caller: folded` : '';
+    return `before ${text(before)}, after ${text(after)}: ${growthText(before, after, this.metric)}${between}`;
   }
 }

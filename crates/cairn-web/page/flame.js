@@ -16,6 +16,10 @@ const SHADES = 6;
 const SHADE = 0.035;
 /** How much of the page's colour is in calls that a search did not find. */
 const DIM = 0.72;
+/** Width of the stripe of an owner, and of the calls that have one. */
+const STRIPE = { width: 4, least: 10 };
+/** Height of the line for folded frames. */
+const FOLD = 2;
 const FONT = 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace';
 
 /** A branch: a function and how it was reached. */
@@ -111,6 +115,8 @@ export class Flame {
     this.rows = [];
     this.colours = new Map();
     this.textVariable = '--owner-text';
+    /** Calls have a stripe in the colour of `stripe(branch)`, and a line where `folded(branch)` frames are left out. */
+    this.hasStripes = false;
     this.offset = 0;
     /** Branches that are a smaller part of everything are not drawn. */
     this.leastShare = 0;
@@ -305,19 +311,38 @@ export class Flame {
         context.fillStyle = isFound ? paint.found : this.colour(branch, found && !isFound);
         // Without the gap where there is none to spare.
         context.fillRect(x[i], y, width[i] > 2 ? width[i] - 1 : width[i], this.row - 1);
+        if (this.hasStripes && width[i] > STRIPE.least) this.drawStripe(branch, x[i], y, width[i]);
         if (width[i] > 30) labels.push(branch, x[i], y, width[i], found && !isFound);
       }
     }
+    const start = this.hasStripes ? STRIPE.width + 4 : 4;
     for (let i = 0; i < labels.length; i += 5) {
       context.fillStyle = labels[i + 4] ? paint.dimText : paint.text;
-      const room = Math.floor((labels[i + 3] - 8) / this.charWidth);
+      const room = Math.floor((labels[i + 3] - start - 4) / this.charWidth);
       const name = this.label(labels[i]);
       const text = name.length <= room ? name : room > 3 ? `${name.slice(0, room - 1)}…` : '';
       // A name in a wider script than Latin must not run into the next one.
-      if (text) context.fillText(text, labels[i + 1] + 4, labels[i + 2] + this.row / 2, labels[i + 3] - 6);
+      if (text) context.fillText(text, labels[i + 1] + start, labels[i + 2] + this.row / 2, labels[i + 3] - start - 2);
     }
     this.outline(this.hovered, 1);
     this.outline(this.selected, 2);
+  }
+
+  drawStripe(branch, x, y, width) {
+    const { context, paint } = this;
+    const colour = this.stripe(branch);
+    if (colour) {
+      context.fillStyle = colour;
+      context.fillRect(x, y, STRIPE.width, this.row - 1);
+    }
+    if (this.folded(branch)) {
+      context.fillStyle = paint.edge;
+      context.globalAlpha = 0.55;
+      // On the side of the caller.
+      const isAbove = this.isFlame === this.isInverted;
+      context.fillRect(x, isAbove ? y : y + this.row - 1 - FOLD, width - 1, FOLD);
+      context.globalAlpha = 1;
+    }
   }
 
   label(branch) {

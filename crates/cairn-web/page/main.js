@@ -2,6 +2,7 @@
 
 import { bytesText, countText, timeText, shareText, element, nameElement } from './text.js';
 import { METRICS, metricOf, Model, nameUnfreed } from './model.js';
+import { ownerKeys } from './owners.js';
 import { Flame } from './flame.js';
 import { ABSENT, Timeline } from './timeline.js';
 import { FunctionTable, ROWS, copyButton, sourceElement } from './tables.js';
@@ -27,7 +28,6 @@ export function applyTheme({ theme }) {
   else delete document.documentElement.dataset.theme;
 }
 
-export class Page {
 /**
  * Resident memory: the kernel's count where it is known, and the samples, between which a program may have more. They are cairn's too, as
  * far as its part is not known.
@@ -42,6 +42,7 @@ function residentCard(recording, samples, card) {
   return [card('Most resident', bytesText(most), own === null ? `${whole}${sampled}` : `of the process${sampled}; ${bytesText(own)} more are cairn's`)];
 }
 
+export class Page {
   /** `host` is the served page: it shows sources (`onSource`) and parts of the recording (`onPart`), and has the `state`. */
   constructor(content, host = {}) {
     this.content = content;
@@ -144,16 +145,14 @@ function residentCard(recording, samples, card) {
     }
     this.transforms.show();
     byId('unfold').hidden = !model.hasFolded;
+    const folded = model.foldedCalls;
+    byId('folded').textContent = folded ? `${countText(folded)} frame${folded === 1 ? ' is' : 's are'} folded: Unfold shows them.` : '';
     this.showOwners();
   }
 
   /** The colours of owners, in words. */
   showOwners() {
-    byId('owners').replaceChildren(...this.model.owners.legend().map(({ name, words }) => {
-      const key = element('span', { class: 'key', 'aria-hidden': 'true' });
-      key.style.background = `var(--owner-${name})`;
-      return element('span', {}, key, nameElement(words));
-    }));
+    byId('owners').replaceChildren(...ownerKeys(this.model.owners));
   }
 
   /** The first metric: the most wanted one of those that the file has. */

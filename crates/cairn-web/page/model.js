@@ -30,6 +30,11 @@ export function hashOf(text) {
   return (hash ^ (hash >>> 13)) >>> 0;
 }
 
+/** How many calls of a shape are folded ones for which `isCounted` holds. */
+function countOf({ isFolded }, isCounted) {
+  return isFolded.reduce((count, is, call) => (is && isCounted(call) ? count + 1 : count), 0);
+}
+
 export class Model {
   constructor(content) {
     this.content = content;
@@ -112,6 +117,8 @@ export class Model {
     this.hasFolds = hasFolds;
     this.hasFolded = shape.isFolded.some((is) => is);
     if (hasFolds && this.hasFolded) shape = foldedShape(shape, opened, known);
+    /** Folded calls of the recording that have no row of their own. */
+    this.foldedCalls = countOf(this.whole, () => true) - countOf(shape, (call) => !shape.frames[call]);
     Object.assign(this, {
       shape, calls: shape.calls, functions: shape.functions, depths: shape.depths, parents: shape.parents,
       firstChild: shape.firstChild, nextSibling: shape.nextSibling,

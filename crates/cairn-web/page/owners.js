@@ -1,6 +1,8 @@
 // The owners of calls, and the colour of each. cairn's own pictures have the same colours
 // (`cairn_analysis::attribution::colours`).
 
+import { element, nameElement } from './text.js';
+
 /** Libraries with a colour of their own: the largest ones. */
 const COLOURED_LIBRARIES = 3;
 const LIBRARY = 'library';
@@ -56,6 +58,18 @@ export class Owners {
     };
     return CLASSES.filter((name) => used.has(name)).map((name) => ({ name, words: words(name) }));
   }
+}
+
+/** A square in the colour of a class; an empty one for what is no function. */
+export function ownerKey(name) {
+  const key = element('span', { class: 'key', 'aria-hidden': 'true' });
+  if (name) key.style.background = `var(--owner-${name})`;
+  return key;
+}
+
+/** The legend as elements. */
+export function ownerKeys(owners) {
+  return owners.legend().map(({ name, words }) => element('span', {}, ownerKey(name), nameElement(words)));
 }
 
 /** The colours of all classes, as the style has them. */

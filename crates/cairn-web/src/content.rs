@@ -132,7 +132,7 @@ struct ModuleJson {
 
 /// The owner of calls.
 #[derive(Serialize)]
-struct OwnerJson {
+pub(crate) struct OwnerJson {
     /// `mine`, `library`, `standard-library` … or `none`.
     kind: &'static str,
     name: String,
@@ -340,25 +340,40 @@ fn add_calls(columns: &mut Columns, strings: &mut Strings, names: &Names<'_>, fr
 /// Adds whose each call is, whether it is folded, and the call that names its row. Returns the
 /// owners; the first one is that of what is no function.
 fn add_owners(columns: &mut Columns, names: &Names<'_>, frames: &Frames) -> Vec<OwnerJson> {
-    let mut owners = vec![OwnerJson { kind: "none", name: String::new(), text: "no function".to_owned() }];
-    let mut numbers: HashMap<Owner, u64> = HashMap::new();
-    let mut number = |node: &Node| {
-        let Some(line) = node.line else { return 0 };
-        let owner = names.owner(line);
-        *numbers.entry(owner).or_insert_with_key(|owner| {
-            owners.push(OwnerJson {
-                kind: owner.kind.word(),
-                name: shown(&owner.name).into_owned(),
-                text: shown(&owner.to_string()).into_owned(),
-            });
-            owners.len() as u64 - 1
-        })
-    };
+    let mut owners = OwnerList::default();
+    let mut number = |node: &Node| node.line.map_or(0, |line| owners.number(names.owner(line)));
     let of_nodes: Vec<u64> = frames.nodes.iter().map(&mut number).collect();
     columns.add("call_owner", of_nodes);
     columns.add("call_is_folded", frames.nodes.iter().map(|node| u64::from(node.is_folded)));
     columns.add("call_levels_to_row", frames.nodes.iter().map(|node| u64::from(node.levels_to_row)));
-    owners
+    owners.list
+}
+
+/// Numbers owners; the first one is that of what is no function.
+pub(crate) struct OwnerList {
+    pub(crate) list: Vec<OwnerJson>,
+    numbers: HashMap<Owner, u64>,
+}
+
+impl Default for OwnerList {
+    fn default() -> Self {
+        let none = OwnerJson { kind: "none", name: String::new(), text: "no function".to_owned() };
+        Self { list: vec![none], numbers: HashMap::new() }
+    }
+}
+
+impl OwnerList {
+    pub(crate) fn number(&mut self, owner: Owner) -> u64 {
+        let Self { list, numbers } = self;
+        *numbers.entry(owner).or_insert_with_key(|owner| {
+            list.push(OwnerJson {
+                kind: owner.kind.word(),
+                name: shown(&owner.name).into_owned(),
+                text: shown(&owner.to_string()).into_owned(),
+            });
+            list.len() as u64 - 1
+        })
+    }
 }
 
 /// A column for each sum.
@@ -462,6 +477,7 @@ fn recorded(subject: &PageSubject, read: &HeapRead, options: &PageOptions) -> Re
         filters: options.filters.iter().map(|filter| shown(filter).into_owned()).collect(),
         from_nanos: options.scope.from_nanos.min(MOST),
         to_nanos: Some(options.scope.to_nanos).filter(|&to| to != u64::MAX).map(|to| to.min(MOST)),
+        peak_resident_bytes: subject.peak_resident_bytes.map(|bytes| bytes.min(MOST)),
         most_resident_bytes: read.most_resident_bytes.map(|bytes| bytes.min(MOST)),
         cairn_resident_bytes: read.own_resident_bytes().map(|bytes| bytes.min(MOST)),
         page_faults: read.page_faults.map(|faults| faults.min(MOST)),
@@ -477,7 +493,6 @@ fn totals(read: &HeapRead) -> Totals {
         allocated_bytes: sums.allocated_bytes.min(MOST),
         frees: sums.frees().min(MOST),
         leaked_bytes: sums.live_bytes.min(MOST),
-        peak_resident_bytes: subject.peak_resident_bytes.map(|bytes| bytes.min(MOST)),
         leaked_blocks: sums.live_blocks.min(MOST),
         peak_bytes: sums.peak_bytes.min(MOST),
         peak_blocks: sums.peak_blocks.min(MOST),

@@ -246,6 +246,20 @@ fn two_recordings_are_compared_with_the_sums_of_each() {
         assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
         let object = answer.object();
         assert_eq!(object["schema"], "cairn.comparison/1");
+        // Each function has an owner, and each call the number of folded frames in front of it.
+        let count = |name: &str| object["columns"][name]["count"].as_u64().unwrap();
+        assert_eq!(count("function_owner"), count("function_name"));
+        assert_eq!(count("function_short_name"), count("function_name"));
+        assert_eq!(count("call_folded_frames"), count("call_depth"));
+        assert!(object["folded_frames"].is_u64());
+        let owners: Vec<&str> = object["owners"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|owner| owner["kind"].as_str().unwrap())
+            .collect();
+        assert_eq!(owners[0], "none");
+        assert!(owners.len() > 1, "{owners:?}");
         let columns = 4 + u32::from_le_bytes(answer.body[..4].try_into().unwrap()) as usize;
         let sum = |name: &str| {
             let place = &object["columns"][name];

@@ -12,6 +12,7 @@ use super::names::{LineId, Names, Position};
 use super::questions::Questions;
 use super::stacks::NO_FRAMES;
 use super::{Amount, Cost, LOST_STACK, Sums};
+use crate::attribution::Owner;
 
 /// The properties of a frame that are compared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -29,6 +30,12 @@ pub struct DiffFrame {
 pub struct DiffEntry {
     /// The frames from the one that asked outwards.
     pub frames: Vec<DiffFrame>,
+    /// The owner of each of these frames: as before, where both recordings have it.
+    ///
+    /// The owner of a module is that of the function in it that changed most.
+    pub owners: Vec<Owner>,
+    /// Frames that are left out of the longest of its stacks; `None` for a function or a module.
+    pub folded_frames: Option<usize>,
     /// Its cost before.
     pub before: Amount,
     /// Its cost now.
@@ -71,21 +78,26 @@ impl Diff {
     #[must_use]
     pub fn of(before: &mut Questions<'_>, after: &mut Questions<'_>, cost: Cost) -> Self {
         let mut paths = Paths::default();
-        let mut sums: HashMap<u32, (Amount, Amount)> = HashMap::new();
+        let mut sums: HashMap<u32, PathSums> = HashMap::new();
         let mut totals = (Amount::default(), Amount::default());
-        for (path, amount) in paths.of(before, cost) {
-            let sum = &mut sums.entry(path).or_default().0;
-            *sum = sum.plus(amount);
+        for (place, amount) in paths.of(before, cost) {
+            let sum = sums.entry(place.path).or_default();
+            sum.before = sum.before.plus(amount);
+            sum.folded_frames = sum.folded_frames.max(place.folded_frames);
             totals.0 = totals.0.plus(amount);
         }
-        for (path, amount) in paths.of(after, cost) {
-            let sum = &mut sums.entry(path).or_default().1;
-            *sum = sum.plus(amount);
+        for (place, amount) in paths.of(after, cost) {
+            let sum = sums.entry(place.path).or_default();
+            sum.after = sum.after.plus(amount);
+            sum.folded_frames = sum.folded_frames.max(place.folded_frames);
             totals.1 = totals.1.plus(amount);
         }
-        let differs = sums.into_iter().filter(|(_, (before, after))| before != after);
+        let differs = sums.into_iter().filter(|(_, sums)| sums.before != sums.after);
         let mut entries: Vec<DiffEntry> = differs
-            .map(|(path, (before, after))| DiffEntry { frames: paths.frames(path), before, after })
+            .map(|(path, PathSums { before, after, folded_frames })| {
+                let (frames, owners) = paths.frames(path);
+                DiffEntry { frames, owners, folded_frames: Some(folded_frames), before, after }
+            })
             .collect();
         entries.sort_by(|a, b| {
             let size = |entry: &DiffEntry| (entry.growth().abs(), entry.block_growth().abs());
@@ -114,20 +126,60 @@ impl Diff {
     }
 
     fn grouped(&self, key: impl Fn(&DiffFrame) -> DiffFrame) -> Vec<DiffEntry> {
-        let mut sums: HashMap<DiffFrame, (Amount, Amount)> = HashMap::new();
+        let mut groups: HashMap<DiffFrame, DiffEntry> = HashMap::new();
+        // The greatest change comes first: it decides about the owner.
         for entry in &self.entries {
-            if let Some(asker) = entry.frames.first() {
-                let sum = sums.entry(key(asker)).or_default();
-                *sum = (sum.0.plus(entry.before), sum.1.plus(entry.after));
-            }
+            let (Some(asker), Some(owner)) = (entry.frames.first(), entry.owners.first()) else { continue };
+            let asker = key(asker);
+            let group = groups.entry(asker.clone()).or_insert_with(|| DiffEntry {
+                frames: vec![asker],
+                owners: vec![owner.clone()],
+                folded_frames: None,
+                before: Amount::default(),
+                after: Amount::default(),
+            });
+            (group.before, group.after) = (group.before.plus(entry.before), group.after.plus(entry.after));
         }
-        let mut entries: Vec<DiffEntry> = sums
-            .into_iter()
-            .map(|(asker, (before, after))| DiffEntry { frames: vec![asker], before, after })
-            .filter(|entry| entry.before != entry.after)
-            .collect();
+        let mut entries: Vec<DiffEntry> =
+            groups.into_values().filter(|entry| entry.before != entry.after).collect();
         entries.sort_by(|a, b| b.growth().abs().cmp(&a.growth().abs()).then_with(|| a.frames.cmp(&b.frames)));
         entries
+    }
+}
+
+/// The sums of a path.
+#[derive(Default)]
+struct PathSums {
+    before: Amount,
+    after: Amount,
+    folded_frames: usize,
+}
+
+/// Where a stack is among the paths.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) path: u32,
+    pub(super) stack: u32,
+    /// Frames of the stack that are not in its path, because they are folded or further in.
+    folded_frames: usize,
+}
+
+/// The path of a stack as far as it has been followed from outside.
+#[derive(Clone, Copy)]
+struct Trail {
+    path: u32,
+    /// Folded frames in it.
+    folded: u32,
+    /// Folded frames behind the last one of the path.
+    run: u32,
+}
+
+impl Trail {
+    const START: Self = Self { path: NO_PATH, folded: 0, run: 0 };
+
+    fn fold(&mut self) {
+        self.folded += 1;
+        self.run += 1;
     }
 }
 
@@ -137,16 +189,20 @@ pub(super) struct Paths {
     /// A path: its outer part, and its innermost frame. Path 0 has no frames and is not in the
     /// list.
     pub(super) paths: Vec<(u32, u32)>,
+    /// By path: folded frames between its innermost frame and the caller, the most of any stack.
+    pub(super) runs: Vec<u32>,
     path_numbers: HashMap<(u32, u32), u32>,
     pub(super) frames: Vec<DiffFrame>,
+    /// By frame.
+    pub(super) owners: Vec<Owner>,
     frame_numbers: HashMap<DiffFrame, u32>,
 }
 
 impl Paths {
     /// The path of each stack that asked for memory, and what it cost.
-    fn of(&mut self, questions: &mut Questions<'_>, cost: Cost) -> Vec<(u32, Amount)> {
-        let paths = self.of_stacks(questions, |sums| !cost.of(sums).is_zero());
-        paths.into_iter().map(|(path, stack)| (path, cost.of(questions.sums(stack)))).collect()
+    fn of(&mut self, questions: &mut Questions<'_>, cost: Cost) -> Vec<(Place, Amount)> {
+        let places = self.of_stacks(questions, |sums| !cost.of(sums).is_zero());
+        places.into_iter().map(|place| (place, cost.of(questions.sums(place.stack)))).collect()
     }
 
     /// Returns the path of each stack for which `is_wanted` holds.
@@ -154,7 +210,7 @@ impl Paths {
         &mut self,
         questions: &mut Questions<'_>,
         is_wanted: impl Fn(&Sums) -> bool,
-    ) -> Vec<(u32, u32)> {
+    ) -> Vec<Place> {
         let wanted: Vec<(u32, Position)> = questions
             .askers
             .iter()
@@ -174,34 +230,39 @@ impl Paths {
         }
         let mut lines = Lines::default();
         // Parents have smaller numbers, so that their paths are known first.
-        let mut path_of = vec![NO_PATH; stacks.len()];
+        let mut trails = vec![Trail::START; stacks.len()];
         for stack in (1..stacks.len() as u32).filter(|&stack| on_path[stack as usize]) {
             let outer = stacks.parent(stack).unwrap_or(NO_FRAMES);
-            path_of[stack as usize] =
-                self.extended(names, &mut lines, (path_of[outer as usize], outer), names.at(stack));
+            trails[stack as usize] =
+                self.extended(names, &mut lines, (trails[outer as usize], outer), names.at(stack));
         }
-        wanted
-            .into_iter()
-            .map(|(stack, position)| (self.of_position(names, &mut lines, &path_of, position), stack))
-            .collect()
+        let place = |(stack, position): (u32, Position)| {
+            let Trail { path, folded, .. } = self.of_position(names, &mut lines, &trails, position);
+            Place { path, stack, folded_frames: folded as usize + names.frames_inside(stack, position) }
+        };
+        wanted.into_iter().map(place).collect()
     }
 
     fn of_position(
         &mut self,
         names: &Names<'_>,
         lines: &mut Lines,
-        path_of: &[u32],
+        trails: &[Trail],
         position: Position,
-    ) -> u32 {
+    ) -> Trail {
         let asker = names.at_position(position);
         if matches!(position.stack, LOST_STACK | NO_FRAMES) {
-            return self.with(names, lines, NO_PATH, asker);
+            return Trail { path: self.with(names, lines, Trail::START, asker), ..Trail::START };
         }
         let outer = names.stacks().parent(position.stack).unwrap_or(NO_FRAMES);
         let frames = names.at(position.stack).get(position.inlined as usize..).unwrap_or_default();
-        let path = self.extended(names, lines, (path_of[outer as usize], outer), frames);
+        let mut trail = self.extended(names, lines, (trails[outer as usize], outer), frames);
         // Where all is folded, the one that asked is shown all the same.
-        if names.is_folded(asker) || path == NO_PATH { self.with(names, lines, path, asker) } else { path }
+        if names.is_folded(asker) || trail.path == NO_PATH {
+            (trail.folded, trail.run) = (trail.folded.saturating_sub(1), trail.run.saturating_sub(1));
+            trail.path = self.with(names, lines, trail, asker);
+        }
+        trail
     }
 
     /// A path with further frames, given innermost first, folded ones left out.
@@ -209,30 +270,44 @@ impl Paths {
         &mut self,
         names: &Names<'_>,
         lines: &mut Lines,
-        (path, outer): (u32, u32),
+        (trail, outer): (Trail, u32),
         frames: &[LineId],
-    ) -> u32 {
+    ) -> Trail {
         // The outermost frame of a program without symbols is a start-up without a name.
         let mut is_start = names.stacks().parent(outer) == Some(NO_FRAMES)
             && matches!(names.at(outer), [only] if !names.function_of(*only).is_named);
-        frames.iter().rev().fold(path, |path, &line| {
+        frames.iter().rev().fold(trail, |mut trail, &line| {
             let is_folded = names.is_folded(line);
-            let path = if is_folded && is_start { NO_PATH } else { path };
+            if is_folded && is_start {
+                trail.path = NO_PATH;
+                trail.fold();
+            }
             is_start = false;
-            if is_folded { path } else { self.with(names, lines, path, line) }
+            if is_folded {
+                trail.fold();
+                trail
+            } else {
+                Trail { path: self.with(names, lines, trail, line), run: 0, ..trail }
+            }
         })
     }
 
-    fn with(&mut self, names: &Names<'_>, lines: &mut Lines, path: u32, line: LineId) -> u32 {
+    /// A path with one more frame.
+    fn with(&mut self, names: &Names<'_>, lines: &mut Lines, trail: Trail, line: LineId) -> u32 {
+        let Trail { path, run, .. } = trail;
         let frame = *lines.frames.entry(line).or_insert_with(|| self.frame(names, line));
         let is_unknown = self.frames[frame as usize].function.is_none();
         if is_unknown && path != NO_PATH && self.paths[path as usize - 1].1 == frame {
             return path;
         }
-        *self.path_numbers.entry((path, frame)).or_insert_with(|| {
+        let number = *self.path_numbers.entry((path, frame)).or_insert_with(|| {
             self.paths.push((path, frame));
+            self.runs.push(0);
             self.paths.len() as u32
-        })
+        });
+        let longest = &mut self.runs[number as usize - 1];
+        *longest = run.max(*longest);
+        number
     }
 
     fn frame(&mut self, names: &Names<'_>, line: LineId) -> u32 {
@@ -247,16 +322,17 @@ impl Paths {
         };
         *self.frame_numbers.entry(frame).or_insert_with_key(|frame| {
             self.frames.push(frame.clone());
+            self.owners.push(names.owner(line));
             self.frames.len() as u32 - 1
         })
     }
 
-    /// The frames of a path, innermost first.
-    fn frames(&self, path: u32) -> Vec<DiffFrame> {
+    /// The frames of a path and the owner of each, innermost first.
+    fn frames(&self, path: u32) -> (Vec<DiffFrame>, Vec<Owner>) {
         let step = |path: u32| path.checked_sub(1).and_then(|index| self.paths.get(index as usize));
         std::iter::successors(step(path), |&&(outer, _)| step(outer))
-            .map(|&(_, frame)| self.frames[frame as usize].clone())
-            .collect()
+            .map(|&(_, frame)| (self.frames[frame as usize].clone(), self.owners[frame as usize].clone()))
+            .unzip()
     }
 }
 

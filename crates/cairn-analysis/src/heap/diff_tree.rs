@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use super::diff::{DiffFrame, NO_PATH, Paths};
 use super::questions::Questions;
 use super::{Cost, Sums};
+use crate::attribution::Owner;
 
 /// Two recordings as one tree; node 0 is the root, which holds everything.
 ///
@@ -19,6 +20,8 @@ pub struct DiffTree {
     pub nodes: Vec<DiffNode>,
     /// The frames that nodes are calls of.
     pub frames: Vec<DiffFrame>,
+    /// The owner of each of these frames: as before, where both recordings have it.
+    pub owners: Vec<Owner>,
     /// Paths that were merged, because their share of every cost is small in both recordings.
     pub put_together: usize,
 }
@@ -32,6 +35,8 @@ pub struct DiffNode {
     pub depth: u32,
     /// Index of the call that it is in; the root's is its own.
     pub parent: u32,
+    /// Folded frames between it and the call that it is in, the most of any stack.
+    pub folded_frames: u32,
     /// The sums of this call itself, before.
     pub before: Sums,
     /// And after.
@@ -58,16 +63,16 @@ impl DiffTree {
         let befores = paths.of_stacks(before, |sums| !sums.is_empty());
         let afters = paths.of_stacks(after, |sums| !sums.is_empty());
         let mut sums = vec![(Sums::default(), Sums::default()); paths.paths.len() + 1];
-        for (path, stack) in befores {
-            sums[path as usize].0.add(before.sums(stack));
+        for place in befores {
+            sums[place.path as usize].0.add(before.sums(place.stack));
         }
-        for (path, stack) in afters {
-            sums[path as usize].1.add(after.sums(stack));
+        for place in afters {
+            sums[place.path as usize].1.add(after.sums(place.stack));
         }
         let whole = (before.profile().totals, after.profile().totals);
         let (fates, put_together) = keep_largest(&paths.paths, &mut sums, &whole, most_calls);
-        let nodes = in_order(&paths.paths, &sums, &fates);
-        Self { nodes, frames: paths.frames, put_together }
+        let nodes = in_order(&paths, &sums, &fates);
+        Self { nodes, frames: paths.frames, owners: paths.owners, put_together }
     }
 }
 
@@ -154,7 +159,8 @@ fn keep_largest(
 /// Lists the nodes of the paths that stay, each call in front of those in it.
 ///
 /// The larger ones of these come first.
-fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], fates: &[PathFate]) -> Vec<DiffNode> {
+fn in_order(all: &Paths, sums: &[(Sums, Sums)], fates: &[PathFate]) -> Vec<DiffNode> {
+    let Paths { paths, runs, .. } = all;
     let mut bytes: Vec<u64> = (0..sums.len())
         .map(|path| match fates[path] {
             PathFate::LeftOut => 0,
@@ -172,11 +178,11 @@ fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], fates: &[PathFate]) -> 
     while let Some((path, parent, depth)) = open.pop() {
         let node = nodes.len() as u32;
         let (before, after) = sums[path as usize];
-        let frame = match fates[path as usize] {
-            PathFate::Own if path != NO_PATH => Some(paths[path as usize - 1].1),
-            _ => None,
+        let (frame, folded_frames) = match fates[path as usize] {
+            PathFate::Own if path != NO_PATH => (Some(paths[path as usize - 1].1), runs[path as usize - 1]),
+            _ => (None, 0),
         };
-        nodes.push(DiffNode { frame, depth, parent, before, after });
+        nodes.push(DiffNode { frame, depth, parent, folded_frames, before, after });
         let list = &mut inner[path as usize];
         // The last one is taken first.
         list.sort_by(|&a, &b| bytes[a as usize].cmp(&bytes[b as usize]).then(b.cmp(&a)));

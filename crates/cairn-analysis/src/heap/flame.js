@@ -27,7 +27,18 @@ function cut(name, width) {
 let zoomed = flames[0];
 // Fits the picture to the window: places across are parts of the whole, so only the names change.
 root.setAttribute("width", "100%");
-addEventListener("resize", () => zoom(zoomed));
+addEventListener("resize", () => {
+  fitHeading();
+  zoom(zoomed);
+});
+
+// The heading ends in front of the button. Its first child is the tooltip, which has all of it.
+const heading = document.querySelector(".title"), command = heading.querySelector("title").textContent;
+function fitHeading() {
+  const HEADING_CHARACTER = 9.7, BUTTON = 90;
+  const room = Math.max(8, Math.floor(((root.clientWidth || 1200) - BUTTON) / HEADING_CHARACTER));
+  heading.lastChild.textContent = command.length <= room ? command : command.slice(0, room - 1) + "…";
+}
 
 function zoom(to) {
   zoomed = to;
@@ -75,6 +86,7 @@ for (const flame of flames) {
   flame.element.addEventListener("click", () => zoom(flame));
   flame.element.addEventListener("mouseenter", () => { reported.textContent = flame.name.split("\n").join("  "); });
 }
+fitHeading();
 zoom(zoomed);
 // A picture that is higher than the window begins where its stacks do.
 scrollTo(0, Number(root.getAttribute("height")));

@@ -14,7 +14,7 @@ use cairn_format::changes_its_surroundings;
 
 use super::Cost;
 use super::questions::Questions;
-use super::tree::{Tree, TreeNode};
+use super::tree::{Direction, Tree, TreeNode};
 use crate::attribution::colours::{OWNER_COLOURS, colour_of, owner_classes};
 use crate::attribution::{Owner, OwnerKind};
 
@@ -38,6 +38,8 @@ const TOP: f64 = 76.0;
 const LEGEND: f64 = 62.0;
 const BOTTOM: f64 = 28.0;
 const SIDE: f64 = 10.0;
+/// Height of the line that marks folded frames: visible, and below the text.
+const FOLD: f64 = 3.0;
 /// Width of one character in the requested font; the frame clips wider ones.
 const CHARACTER: f64 = 7.2;
 
@@ -106,7 +108,9 @@ impl Questions<'_> {
             "<text class=\"title\" x=\"{SIDE}\" y=\"24\"><title>{whole}</title>{}</text>",
             Escaped(&cut(&title, TITLE_CHARACTERS))
         )?;
-        let subtitle = cut(&one_line(&options.subtitle), SUBTITLE_CHARACTERS);
+        let folded = folded_text(tree.folded_frames());
+        let room = SUBTITLE_CHARACTERS.saturating_sub(folded.chars().count());
+        let subtitle = cut(&one_line(&options.subtitle), room) + &folded;
         writeln!(svg, "<text class=\"sub\" x=\"{SIDE}\" y=\"42\">{}</text>", Escaped(&subtitle))?;
         for (id, y, text) in [("search", 24, "search"), ("reset", 42, "")] {
             writeln!(
@@ -115,7 +119,7 @@ impl Questions<'_> {
             )?;
         }
         let colours = self.colours(tree, flames);
-        write_legend(svg, &colours.legend)?;
+        write_legend(svg, &colours.legend, tree.folded_frames() > 0)?;
         writeln!(
             svg,
             "<svg id=\"flames\" x=\"{SIDE_PERCENT}%\" width=\"{INNER_PERCENT}%\" height=\"{height}\">"
@@ -195,7 +199,7 @@ impl Questions<'_> {
         write!(
             svg,
             "<svg x=\"{:.4}%\" y=\"{y}\" width=\"{:.4}%\" height=\"{ROW}\" data-x=\"{:.9}\" data-w=\"{:.9}\" data-l=\"{}\" \
-             data-v=\"{}\"><title>{}\n{}{}\n{amount}, {:.2} %</title>",
+             data-v=\"{}\"><title>{}\n{}{}\n{amount}, {:.2} %{}</title>",
             flame.start * 100.0,
             flame.share * 100.0,
             flame.start,
@@ -205,10 +209,16 @@ impl Questions<'_> {
             Escaped(name),
             Escaped(place.as_deref().unwrap_or("")),
             Escaped(&in_module),
-            flame.share * 100.0
+            flame.share * 100.0,
+            folds_text(node)
         )?;
         let class = colours.of_nodes[flame.index];
         write!(svg, "<rect class=\"{class}\" width=\"100%\" height=\"{ROW}\"/>")?;
+        if node.folded_outside > 0 {
+            // On the side of the caller.
+            let y = if tree.direction == Direction::FromMain { ROW - FOLD } else { 0.0 };
+            write!(svg, "<rect class=\"fold\" y=\"{y}\" width=\"100%\" height=\"{FOLD}\"/>")?;
+        }
         let text = cut(name, ((width - 6.0) / CHARACTER).max(0.0) as usize);
         writeln!(svg, "<text x=\"3\" y=\"13\">{}</text></svg>", Escaped(&text))
     }
@@ -264,12 +274,46 @@ pub fn folded_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.chars().map(plain).collect())
 }
 
+/// ` · 27 frames are folded`, for the line below the heading; nothing for none.
+fn folded_text(frames: usize) -> String {
+    match frames {
+        0 => String::new(),
+        1 => " · 1 frame is folded: --internals draws it".to_owned(),
+        frames => format!(" · {} frames are folded: --internals draws them", grouped(frames)),
+    }
+}
+
+/// A number with a comma between groups of three digits.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The folded frames around a call, for its tooltip.
+fn folds_text(node: &TreeNode) -> String {
+    let frames = |frames: usize| if frames == 1 { "1 frame".to_owned() } else { format!("{frames} frames") };
+    let outside = (node.folded_outside > 0)
+        .then(|| format!("\n{} between it and its caller: folded", frames(node.folded_outside)));
+    let inside = (node.folded_inside > 0)
+        .then(|| format!("\n{} between it and its allocations: folded", frames(node.folded_inside)));
+    outside.into_iter().chain(inside).collect()
+}
+
 /// A square and a word for each colour.
-fn write_legend(svg: &mut String, legend: &[(&'static str, String)]) -> std::fmt::Result {
+fn write_legend(svg: &mut String, legend: &[(&'static str, String)], has_folds: bool) -> std::fmt::Result {
     let mut x = SIDE;
-    for (class, words) in legend {
+    let folds = has_folds.then(|| ("fold", "folded frames".to_owned()));
+    for (class, words) in legend.iter().chain(&folds) {
         let (top, text) = (LEGEND - 10.0, x + 15.0);
-        writeln!(svg, "<rect class=\"{class}\" x=\"{x}\" y=\"{top}\" width=\"11\" height=\"11\"/>")?;
+        let (top, height) = if *class == "fold" { (top + 4.0, FOLD) } else { (top, 11.0) };
+        writeln!(svg, "<rect class=\"{class}\" x=\"{x}\" y=\"{top}\" width=\"11\" height=\"{height}\"/>")?;
         writeln!(svg, "<text class=\"sub\" x=\"{text}\" y=\"{LEGEND}\">{}</text>", Escaped(words))?;
         x = text + CHARACTER * words.chars().count() as f64 + 2.0 * SIDE;
     }
@@ -370,6 +414,14 @@ mod tests {
         assert_eq!(shown.chars().count(), TITLE_CHARACTERS);
         assert!(shown.ends_with('…'), "{shown}");
         assert_eq!(one_line("\n \u{1b}\n"), "");
+    }
+
+    #[test]
+    fn folded_frames_are_counted_in_words() {
+        assert_eq!(folded_text(0), "");
+        assert_eq!(folded_text(1), " · 1 frame is folded: --internals draws it");
+        assert_eq!(folded_text(1_234_567), " · 1,234,567 frames are folded: --internals draws them");
+        assert_eq!(grouped(999), "999");
     }
 
     #[test]

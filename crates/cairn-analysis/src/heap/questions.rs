@@ -257,6 +257,17 @@ impl<'a> Questions<'a> {
         self.names.frames_in(stack).saturating_sub(shown)
     }
 
+    /// How many frames are folded of the stacks for whose sums `is_counted` holds.
+    ///
+    /// The names of these stacks must have been found.
+    pub fn folded_frames(&self, is_counted: impl Fn(&Sums) -> bool) -> usize {
+        let names = &self.names;
+        let left_out =
+            |asker: &Asker| names.frames_in(asker.stack).saturating_sub(names.outwards(asker.end).count());
+        let counted = self.askers.iter().filter(|asker| is_counted(self.sums(asker.stack)));
+        counted.map(left_out).sum()
+    }
+
     /// The share of a cost that flows through the wrappers that the recording shows, from 0 to 1.
     #[must_use]
     pub fn share_through_wrappers(&self) -> f64 {

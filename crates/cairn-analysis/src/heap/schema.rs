@@ -15,7 +15,9 @@ use super::questions::{Entry, Group, Questions};
 use super::resident::{Resident, UsageSample};
 use super::tree::Tree;
 use super::unfreed::Unfreed;
-use super::{Amount, Cost, Errors, Position, Sampling, Sums, lifetime_class_range, size_class_range};
+use super::{
+    Amount, Cost, Errors, Owner, OwnerKind, Position, Sampling, Sums, lifetime_class_range, size_class_range,
+};
 use cairn_format::recording::EndReason;
 
 /// Name and version of [`Report`].
@@ -86,8 +88,9 @@ pub struct Report {
     pub errors: Option<ErrorsJson>,
     /// Frees of blocks that are older than the recording.
     pub unmatched_frees: u64,
-    /// Most resident memory of the process at any time, by the kernel's count, cairn's own
-    /// included; null when the program did not end through `exit`.
+    /// Most resident memory of the process at any time, by the kernel's count.
+    ///
+    /// Cairn's own is included. Null when the program did not end through `exit`.
     pub peak_resident_bytes: Option<u64>,
     /// Most resident memory in a sample, without cairn's own where that is known.
     pub most_resident_bytes: Option<u64>,
@@ -429,6 +432,10 @@ pub struct TreeNodeJson {
     pub count: u64,
     /// The part of the value that ends here.
     pub own_value: u64,
+    /// Folded frames around it, the most of any stack.
+    ///
+    /// They are between it and its caller, and between it and the allocations that it is named for.
+    pub folded_frames: usize,
 }
 
 /// The request for a report, beside the profile.
@@ -493,15 +500,15 @@ impl Report {
             duration_nanos: profile.end_nanos,
             errors: profile.sampling.is_estimate().then(|| (&profile.errors).into()),
             unmatched_frees: asked.read.unmatched_frees,
+            peak_resident_bytes: about.peak_resident_bytes,
             most_resident_bytes: asked.read.most_resident_bytes,
             cairn_resident_bytes: asked.read.own_resident_bytes(),
             resident: asked.read.resident.as_ref().map(ResidentJson::from),
             cost: asked.cost.name(),
             group: asked.group.name(),
-            peak_resident_bytes: about.peak_resident_bytes,
             more_entries: entries.len() - top.len(),
             top,
-            wrappers: wrappers_json(questions),
+            wrappers: WrapperJson::all_of(questions),
             suppressed: asked.suppressed.iter().map(SuppressedJson::from).collect(),
             threads: tell_threads(&about.threads, &profile.threads),
             sizes: tell_sizes(&profile.sizes),
@@ -576,20 +583,24 @@ fn bytes_and_count(cost: Cost, sums: &Sums) -> (u64, u64) {
     (bytes, amount.blocks)
 }
 
-fn wrappers_json(questions: &Questions<'_>) -> Vec<WrapperJson> {
-    let names = questions.names();
-    let wrapper_json = |wrapper: &super::FoundWrapper| {
-        let function = names.function(wrapper.function);
-        let module = function.module.and_then(|module| names.stacks().modules().get(module as usize));
-        WrapperJson {
-            function: function.name.to_string(),
-            module: module.map(|module| module.path.clone()),
-            allocated_bytes: wrapper.bytes,
-            allocations: wrapper.allocations,
-            is_nested: wrapper.is_nested,
-        }
-    };
-    names.found_wrappers().iter().map(wrapper_json).collect()
+impl WrapperJson {
+    /// Lists the wrappers that a recording shows, most bytes first.
+    #[must_use]
+    pub fn all_of(questions: &Questions<'_>) -> Vec<Self> {
+        let names = questions.names();
+        let wrapper_json = |wrapper: &super::FoundWrapper| {
+            let function = names.function(wrapper.function);
+            let module = function.module.and_then(|module| names.stacks().modules().get(module as usize));
+            Self {
+                function: function.name.to_string(),
+                module: module.map(|module| module.path.clone()),
+                allocated_bytes: wrapper.bytes,
+                allocations: wrapper.allocations,
+                is_nested: wrapper.is_nested,
+            }
+        };
+        names.found_wrappers().iter().map(wrapper_json).collect()
+    }
 }
 
 fn entries_json(
@@ -644,7 +655,7 @@ fn frame_json(questions: &Questions<'_>, line: LineId) -> FrameJson {
         line: source.line,
         module: (!module.is_empty()).then(|| module.to_owned()),
         owner: names.owner_kind(line).word(),
-        owner_name: Some(names.owner(line).name.to_string()).filter(|name| !name.is_empty()),
+        owner_name: owner_name(&names.owner(line)),
     }
 }
 
@@ -659,6 +670,7 @@ fn tell_tree(questions: &Questions<'_>, tree: &Tree) -> Vec<TreeNodeJson> {
         value: node.amount.value,
         count: node.amount.blocks,
         own_value: node.own.value,
+        folded_frames: node.folded_outside + node.folded_inside,
     };
     tree.nodes.iter().zip(parents).map(node_json).collect()
 }
@@ -687,6 +699,10 @@ pub struct DiffReport {
     pub changes: Vec<ChangeJson>,
     /// How many changes there are besides.
     pub more_changes: usize,
+    /// Wrappers of the allocator that the recording before shows; they are folded in both.
+    pub wrappers_before: Vec<WrapperJson>,
+    /// Wrappers of the allocator that the recording after shows; they are folded in both.
+    pub wrappers: Vec<WrapperJson>,
 }
 
 /// A stack, or a function, that costs more or less than before.
@@ -698,6 +714,14 @@ pub struct ChangeJson {
     pub file: Option<String>,
     /// Its module, without directories and version.
     pub module: String,
+    /// The kind of its owner.
+    ///
+    /// The words are those of [`FrameJson::owner`]. A module has the owner of the function in it
+    /// that changed most.
+    pub owner: &'static str,
+    /// The library, language or interpreter that owns it; absent for the user's code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_name: Option<String>,
     /// The cost before.
     pub before: u64,
     /// The cost now.
@@ -710,6 +734,11 @@ pub struct ChangeJson {
     pub count_after: u64,
     /// The frames from the one that asked outwards.
     pub frames: Vec<ChangeFrameJson>,
+    /// Frames of the longest of its stacks that are not in `frames`, because they are folded.
+    ///
+    /// Absent for a function or a module.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folded_frames: Option<usize>,
 }
 
 /// A frame of a [`ChangeJson`].
@@ -721,10 +750,17 @@ pub struct ChangeFrameJson {
     pub file: Option<String>,
     /// As there.
     pub module: String,
+    /// As there.
+    pub owner: &'static str,
+    /// As there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_name: Option<String>,
 }
 
 impl DiffReport {
     /// Builds the report of the first `limit` changes; `unfreed` is of the two recordings.
+    ///
+    /// Its wrappers are empty.
     #[must_use]
     pub fn new(
         diff: &Diff,
@@ -744,21 +780,32 @@ impl DiffReport {
             after: after.into(),
             more_changes: entries.len() - changes.len(),
             changes,
+            wrappers_before: Vec::new(),
+            wrappers: Vec::new(),
         }
     }
 }
 
+fn owner_name(owner: &Owner) -> Option<String> {
+    Some(owner.name.to_string()).filter(|name| !name.is_empty())
+}
+
 fn tell_change(entry: &DiffEntry) -> ChangeJson {
-    let frame = |frame: &super::DiffFrame| ChangeFrameJson {
+    let frame = |(frame, owner): (&super::DiffFrame, &Owner)| ChangeFrameJson {
         function: frame.function.as_deref().map(str::to_owned),
         file: frame.file.clone(),
         module: frame.module.clone(),
+        owner: owner.kind.word(),
+        owner_name: owner_name(owner),
     };
-    let frames: Vec<ChangeFrameJson> = entry.frames.iter().map(frame).collect();
+    let frames: Vec<ChangeFrameJson> = entry.frames.iter().zip(&entry.owners).map(frame).collect();
     let asker = frames.first().cloned();
     ChangeJson {
         function: asker.as_ref().and_then(|asker| asker.function.clone()),
         file: asker.as_ref().and_then(|asker| asker.file.clone()),
+        owner: asker.as_ref().map_or(OwnerKind::Unknown.word(), |asker| asker.owner),
+        owner_name: asker.as_ref().and_then(|asker| asker.owner_name.clone()),
+        folded_frames: entry.folded_frames,
         module: asker.map_or_else(String::new, |asker| asker.module),
         before: entry.before.value,
         after: entry.after.value,

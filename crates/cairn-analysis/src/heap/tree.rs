@@ -49,6 +49,8 @@ pub struct Tree {
     pub nodes: Vec<TreeNode>,
     /// The measure.
     pub cost: Cost,
+    /// Which end of the stacks its root is.
+    pub direction: Direction,
 }
 
 /// A function and how it was reached.
@@ -69,9 +71,19 @@ pub struct TreeNode {
     pub children: Vec<usize>,
     /// The cost of children that were left out.
     pub left_out: Amount,
+    /// Folded frames between it and its caller, the most of any stack.
+    pub folded_outside: usize,
+    /// Folded frames between it and the allocations that it is named for, the most of any stack.
+    pub folded_inside: usize,
 }
 
 impl Tree {
+    /// How many frames are folded: as many rows more has the tree with each run in its place.
+    #[must_use]
+    pub fn folded_frames(&self) -> usize {
+        self.nodes.iter().map(|node| node.folded_outside + node.folded_inside).sum()
+    }
+
     /// The indices of the nodes in the order in which a tree is printed, without the root.
     pub fn in_order(&self) -> impl Iterator<Item = usize> {
         let mut open: Vec<usize> = self.nodes.first().map_or(Vec::new(), |root| reversed(&root.children));
@@ -98,6 +110,9 @@ trait Growth {
 
     /// Makes the names known that [`step`](Self::step) needs for all of these.
     fn prepare(&self, questions: &mut Questions<'_>, places: &[&Places]);
+
+    /// Returns how many folded frames are between a position at a level and the allocations there.
+    fn folded_inside(&self, position: Position, level: usize) -> usize;
 }
 
 impl Questions<'_> {
@@ -108,11 +123,12 @@ impl Questions<'_> {
             Direction::FromMain => {
                 let mut inwards = Inwards::new(self, cost);
                 let start = inwards.start(self);
-                grow(self, &mut inwards, start, cost, limits)
+                grow(self, &mut inwards, start, (direction, cost), limits)
             }
             Direction::FromAllocations => {
                 let start = self.places(cost, |asker| asker.position);
-                grow(self, &mut Outwards, start, cost, limits)
+                let mut outwards = Outwards { inside: self.folded_inside(cost, |asker| asker.position) };
+                grow(self, &mut outwards, start, (direction, cost), limits)
             }
         }
     }
@@ -135,13 +151,27 @@ impl Questions<'_> {
         });
         ends
     }
+
+    /// Counts the folded frames inside of a position of each stack that asked for memory.
+    ///
+    /// The most of any stack counts.
+    fn folded_inside(&self, cost: Cost, of: impl Fn(&super::Asker) -> Position) -> HashMap<Position, usize> {
+        let mut inside = HashMap::new();
+        for asker in self.askers.iter().filter(|asker| !cost.of(self.sums(asker.stack)).is_zero()) {
+            let position = of(asker);
+            let folded = self.names.folded_inside(asker.stack, position);
+            let most: &mut usize = inside.entry(position).or_default();
+            *most = folded.max(*most);
+        }
+        inside
+    }
 }
 
 fn grow(
     questions: &mut Questions<'_>,
     growth: &mut impl Growth,
     start: Places,
-    cost: Cost,
+    (direction, cost): (Direction, Cost),
     limits: TreeLimits,
 ) -> Tree {
     let whole = sum(&start);
@@ -152,14 +182,22 @@ fn grow(
         own: Amount::default(),
         children: Vec::new(),
         left_out: Amount::default(),
+        folded_outside: 0,
+        folded_inside: 0,
     };
-    let mut tree = Tree { nodes: vec![root], cost };
+    let mut tree = Tree { nodes: vec![root], cost, direction };
     let mut level: Vec<(usize, Places)> = branch(questions, &mut tree, 0, start, limits);
     while !level.is_empty() {
         growth.prepare(questions, &level.iter().map(|(_, places)| places).collect::<Vec<_>>());
         let mut next = Vec::new();
         for (node, places) in level {
             let (own, behind) = growth.step(questions, &places);
+            let node_level = tree.nodes[node].level;
+            let positions = || places.iter().map(|&(position, _)| position);
+            let outside = positions().map(|position| questions.names.folded_outside(position));
+            let inside = positions().map(|position| growth.folded_inside(position, node_level));
+            (tree.nodes[node].folded_outside, tree.nodes[node].folded_inside) =
+                (outside.max().unwrap_or(0), inside.max().unwrap_or(0));
             tree.nodes[node].own = own;
             next.extend(branch(questions, &mut tree, node, behind, limits));
         }
@@ -225,6 +263,8 @@ fn branch(
             own: Amount::default(),
             children: Vec::new(),
             left_out: Amount::default(),
+            folded_outside: 0,
+            folded_inside: 0,
         });
         children.push((node, branch.places));
     }
@@ -232,9 +272,16 @@ fn branch(
 }
 
 /// From the allocations to their callers: places are where the stacks of a node have come to.
-struct Outwards;
+struct Outwards {
+    /// By position of a row's frame: folded frames inside of it.
+    inside: HashMap<Position, usize>,
+}
 
 impl Growth for Outwards {
+    fn folded_inside(&self, position: Position, level: usize) -> usize {
+        if level == 1 { self.inside.get(&position).copied().unwrap_or(0) } else { 0 }
+    }
+
     fn prepare(&self, questions: &mut Questions<'_>, places: &[&Places]) {
         let positions: Vec<Position> =
             places.iter().flat_map(|places| places.iter().map(|&(position, _)| position)).collect();
@@ -265,6 +312,8 @@ struct Inwards {
     below: Vec<Amount>,
     /// The cost of the frame itself.
     ends: HashMap<Position, Amount>,
+    /// Folded frames inside of it.
+    inside: HashMap<Position, usize>,
     lost: Amount,
     /// Folded frames in which something ends: what they lead to is elsewhere in the tree.
     closed: HashSet<Position>,
@@ -312,7 +361,17 @@ impl Inwards {
                 *place += 1;
             }
         }
-        Self { below, ends, lost, closed: HashSet::new(), moved: HashSet::new(), children, first_child }
+        let inside = questions.folded_inside(cost, |asker| asker.end);
+        Self {
+            below,
+            ends,
+            inside,
+            lost,
+            closed: HashSet::new(),
+            moved: HashSet::new(),
+            children,
+            first_child,
+        }
     }
 
     fn children(&self, stack: u32) -> &[u32] {
@@ -428,6 +487,10 @@ impl Inwards {
 }
 
 impl Growth for Inwards {
+    fn folded_inside(&self, position: Position, _level: usize) -> usize {
+        self.inside.get(&position).copied().unwrap_or(0)
+    }
+
     fn prepare(&self, questions: &mut Questions<'_>, places: &[&Places]) {
         let innermost =
             places.iter().flat_map(|places| places.iter()).filter(|(position, _)| position.inlined == 0);

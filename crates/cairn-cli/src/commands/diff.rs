@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::heap::schema::DiffReport;
+use cairn_analysis::heap::schema::{DiffReport, WrapperJson};
 use cairn_analysis::heap::{
     Cost, Diff, DiffEntry, DiffFrame, HeapProfile, Names, Questions, Sums, Unfreed, find_common_wrappers,
 };
@@ -12,6 +12,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 
 use super::fold_options::KnownLeakOptions;
+use super::folding_text::{folded_text, wrappers_text};
 use super::heap_input::{HeapInput, OpenHeap, complain_about, failed, outcome_of, read, worse_of};
 use super::heap_text::{bytes, count, list_name, name_columns, signed_bytes, signed_count};
 use super::options::{CostName, ListOptions, OutputOptions, TextOutput, ViewName, views};
@@ -148,6 +149,16 @@ struct SideRead {
     outcome: Outcome,
 }
 
+/// The answer.
+struct Compared {
+    diff: Diff,
+    totals: (Sums, Sums),
+    /// Those of the recording before, and of that after.
+    wrappers: [Vec<WrapperJson>; 2],
+    wrapper_note: Option<String>,
+    outcome: Outcome,
+}
+
 impl Side {
     fn source(&self) -> &HeapSource {
         &self.heap.source
@@ -184,7 +195,8 @@ impl DiffCommand {
         let before = self.side(&self.before, self.from)?;
         let after = self.side(self.after.as_ref().unwrap_or(&self.before), self.to)?;
         let cost = self.cost(&before, &after)?;
-        let (diff, totals, of_events) = self.compare(&before, &after, cost)?;
+        let Compared { diff, totals, wrappers, wrapper_note, outcome: of_events } =
+            self.compare(&before, &after, cost)?;
         drop(progress);
         let grouped = match self.view() {
             ViewName::Function => Some(diff.by_function()),
@@ -198,11 +210,21 @@ impl DiffCommand {
         if self.json || self.format == DiffFormat::Json {
             let mut report = DiffReport::new(&diff, entries, (&totals.0, &totals.1), unfreed, limit);
             report.only_alive = is_image;
+            [report.wrappers_before, report.wrappers] = wrappers;
             serde_json::to_writer(&mut output, &report)?;
             writeln!(output)?;
         } else {
             let shown = if is_image { &[Cost::Leaked][..] } else { &Cost::ALL };
             self.print(&mut output, &diff, entries, &totals, unfreed, shown)?;
+            let shown = &entries[..entries.len().min(limit)];
+            let folded = shown.iter().filter_map(|entry| entry.folded_frames).sum();
+            let notes: Vec<String> = wrapper_note.into_iter().chain(folded_text(folded)).collect();
+            if !notes.is_empty() {
+                writeln!(output)?;
+            }
+            for note in notes {
+                writeln!(output, "note: {}", printable(&note))?;
+            }
         }
         output.finish()?;
         let grew_too_much = self.fail_above.is_some_and(|most| most.is_exceeded(&diff));
@@ -249,7 +271,7 @@ impl DiffCommand {
         Ok(Side { heap, symbols, span })
     }
 
-    fn compare(&self, before: &Side, after: &Side, cost: Cost) -> io::Result<(Diff, (Sums, Sums), Outcome)> {
+    fn compare(&self, before: &Side, after: &Side, cost: Cost) -> io::Result<Compared> {
         let mut names_before = self.input.names(before.source(), &before.symbols)?;
         let mut names_after = self.input.names(after.source(), &after.symbols)?;
         let read_before = before.read(&self.input, &self.known, &mut names_before)?;
@@ -261,11 +283,18 @@ impl DiffCommand {
         let mut questions_before = Questions::new(&read_before.profile, names_before);
         let mut questions_after = Questions::new(&read_after.profile, names_after);
         let diff = Diff::of(&mut questions_before, &mut questions_after, cost);
-        let of_events = match read_before.outcome {
+        let outcome = match read_before.outcome {
             Outcome::Done => read_after.outcome,
             incomplete => incomplete,
         };
-        Ok((diff, (read_before.profile.totals, read_after.profile.totals), of_events))
+        Ok(Compared {
+            diff,
+            totals: (read_before.profile.totals, read_after.profile.totals),
+            wrappers: [&questions_before, &questions_after].map(WrapperJson::all_of),
+            // The present is of more interest.
+            wrapper_note: wrappers_text(&questions_after).or_else(|| wrappers_text(&questions_before)),
+            outcome,
+        })
     }
 
     fn print(

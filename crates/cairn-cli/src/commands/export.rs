@@ -18,6 +18,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 
+use super::folding_text::folded_note;
 use super::heap_input::{HeapInput, complain_about, failed, outcome_of, read, worse_of};
 use super::input_file::InputFile;
 use super::options::{CostName, ListOptions, ViewName, begin_file, cost_of, views};
@@ -127,8 +128,9 @@ Examples:
   cairn export app.4711.cairn --format csv --by time
   cairn export core.4711 --format pprof                   the blocks in a core file
 
-All stacks and frames are written. The Firefox format omits the shortest-lived of more than a
-million blocks, and files of marks hold two million: --full writes all.
+All stacks are written, and all frames but the folded ones. The Firefox format omits the
+shortest-lived of more than a million blocks, and files of marks hold two million. --full writes
+all of these.
 
 Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question, or the output cannot
 be written; 2 invalid arguments; 3 parts of the file are missing from the output.";
@@ -338,6 +340,7 @@ impl Export {
                 profile = profile.with_columns(&["inuse_space", "inuse_objects"]);
             }
             let column = profile.column(column_of(cost)).unwrap_or(profile.main_column);
+            let folded = questions.folded_frames(|sums| !sums.is_empty());
             let left_out = self.leave_out_small_stacks(&mut profile, column);
             let live = live_blocks(source, &scope);
             let events = event_source(source, &live).map(|events| HeapEvents {
@@ -350,6 +353,7 @@ impl Export {
             let subject = Subject { profile: &profile, heap: events.as_ref(), marks: &[] };
             progress.now("writing");
             let mut written = self.put(&subject, target, column, sink)?;
+            written.losses.extend(folded_note(folded));
             if left_out > 0 {
                 written.losses.push(format!("--limit leaves out {left_out} smaller stacks"));
             }

@@ -8,13 +8,14 @@ use cairn_analysis::source::{HeapSource, ReadDetail, TimeSpan};
 use clap::{Args, ValueEnum};
 
 use super::fold_options::KnownLeakOptions;
+use super::folding_text::folded_note;
 use super::heap_input::{HeapInput, complain_about, outcome_of, read, worse_of};
 use super::heap_text::{bytes, count, counted, duration};
 use super::options::{
     CostName, ListOptions, OutputOptions, TimeOptions, ViewName, cost_of, parse_percent, views,
 };
 use crate::new_file::Output;
-use crate::output::{Outcome, Progress};
+use crate::output::{Outcome, Progress, complain};
 
 /// Draw where the memory goes: a flame graph as one SVG file, or folded stacks
 ///
@@ -100,6 +101,7 @@ impl FlameCommand {
         let span = self.times.span(source)?;
         let cost = cost_of(source, self.cost, span)?;
         let symbols = source.symbols();
+        let mut folded = None;
         let (text, of_events) = {
             let mut names = self.input.names(source, &symbols)?;
             let scope = self.input.scope(source, &mut names, span)?;
@@ -108,7 +110,9 @@ impl FlameCommand {
             progress.now("looking for names");
             let mut questions = Questions::new(&answer.profile, names);
             let text = if self.is_folded() {
-                questions.folded(cost)
+                let text = questions.folded(cost);
+                folded = folded_note(questions.folded_frames(|sums| !cost.of(sums).is_zero()));
+                text
             } else {
                 self.picture(source, &mut questions, cost, span)
             };
@@ -120,6 +124,9 @@ impl FlameCommand {
         };
         output.write_all(text.as_bytes()).map_err(named)?;
         output.finish()?;
+        if let Some(note) = folded {
+            complain(&format_args!("note: {note}"));
+        }
         let outcome = worse_of(complain_about(source), of_events);
         self.input.finish(symbols);
         Ok(outcome)

@@ -61,12 +61,21 @@ fn owner_of(names: &Names<'_>, lines: &[LineId]) -> String {
 
 /// Notes on what was folded: the wrappers of the recording, and the number of frames.
 pub(crate) fn folding_notes(questions: &Questions<'_>, folded: usize) -> Vec<String> {
-    let mut notes: Vec<String> = wrappers_text(questions).into_iter().collect();
-    if folded > 0 {
-        let frames = counted(folded as u64, "frame");
-        notes.push(format!("{frames} of the stacks shown are folded: --internals shows them"));
-    }
-    notes
+    wrappers_text(questions).into_iter().chain(folded_text(folded)).collect()
+}
+
+/// `27 frames of the stacks shown are folded`; nothing for none.
+pub(crate) fn folded_text(folded: usize) -> Option<String> {
+    let (verb, them) = if folded == 1 { ("is", "it") } else { ("are", "them") };
+    let frames = counted(folded as u64, "frame");
+    (folded > 0).then(|| format!("{frames} of the stacks shown {verb} folded: --internals shows {them}"))
+}
+
+/// `27 frames of all stacks are folded`, for files of other tools; nothing for none.
+pub(crate) fn folded_note(folded: usize) -> Option<String> {
+    let (verb, them) = if folded == 1 { ("is", "it") } else { ("are", "them") };
+    let frames = counted(folded as u64, "frame");
+    (folded > 0).then(|| format!("{frames} of all stacks {verb} folded: --internals writes {them}"))
 }
 
 /// `wrappers found: zmalloc, zcalloc (99 % of the bytes)`.

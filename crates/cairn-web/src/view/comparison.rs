@@ -9,11 +9,12 @@ use std::path::PathBuf;
 
 use cairn_analysis::heap::{DiffTree, HeapRead, Names, Questions, Scope, Sums, find_common_wrappers};
 use cairn_analysis::source::HeapSource;
+use cairn_symbols::shorten::shorten;
 use serde::Serialize;
 
 use super::desk::{CachedNames, Naming, NoAnswer, Part, open, read_whole, scope};
 use crate::columns::MOST;
-use crate::content::{ColumnPlace, Columns, Strings, with_json};
+use crate::content::{ColumnPlace, Columns, OwnerJson, OwnerList, Strings, with_json};
 use crate::shown;
 
 /// Name and version of the content of a comparison.
@@ -30,6 +31,8 @@ struct Comparison {
     before: SideJson,
     after: SideJson,
     put_together: usize,
+    folded_frames: u64,
+    owners: Vec<OwnerJson>,
     strings: Vec<String>,
     columns: BTreeMap<&'static str, ColumnPlace>,
 }
@@ -97,7 +100,9 @@ fn pack(tree: &DiffTree, before: SideJson, after: SideJson) -> std::io::Result<V
     // 0 and 1 are no functions.
     let mut names = vec![strings.number("everything"), strings.number("[smaller calls, put together]")];
     let (mut modules, mut files, mut kinds) = (vec![0, 0], vec![0, 0], vec![2, 2]);
-    for frame in &tree.frames {
+    let (mut owners, mut function_owners) = (OwnerList::default(), vec![0, 0]);
+    for (frame, owner) in tree.frames.iter().zip(&tree.owners) {
+        function_owners.push(owners.number(owner.clone()));
         let stand_in =
             || format!("[in {}]", if frame.module.is_empty() { "no module" } else { &frame.module });
         let name = frame.function.as_ref().map_or_else(stand_in, ToString::to_string);
@@ -108,6 +113,7 @@ fn pack(tree: &DiffTree, before: SideJson, after: SideJson) -> std::io::Result<V
     }
     // Calls that are too deep count for the deepest call above them.
     let mut nodes: Vec<(u64, u32, Sums, Sums)> = Vec::with_capacity(tree.nodes.len());
+    let mut folded: Vec<u64> = Vec::with_capacity(tree.nodes.len());
     for (index, node) in tree.nodes.iter().enumerate() {
         let function = match node.frame {
             Some(frame) => u64::from(frame) + 2,
@@ -118,7 +124,10 @@ fn pack(tree: &DiffTree, before: SideJson, after: SideJson) -> std::io::Result<V
                 before.add(&node.before);
                 after.add(&node.after);
             }
-            _ => nodes.push((function, node.depth, node.before, node.after)),
+            _ => {
+                nodes.push((function, node.depth, node.before, node.after));
+                folded.push(u64::from(node.folded_frames));
+            }
         }
     }
     columns.add("call_function", nodes.iter().map(|node| node.0));
@@ -137,6 +146,17 @@ fn pack(tree: &DiffTree, before: SideJson, after: SideJson) -> std::io::Result<V
         columns.add(name, nodes.iter().map(|node| field(&node.2)));
         columns.add(other, nodes.iter().map(|node| field(&node.3)));
     }
+    let folded_frames = folded.iter().sum();
+    columns.add("call_folded_frames", folded);
+    columns.add("function_owner", function_owners);
+    let short: Vec<u64> = names
+        .iter()
+        .map(|&name| {
+            let short = shorten(&strings.texts[name as usize]).into_owned();
+            strings.number(&short)
+        })
+        .collect();
+    columns.add("function_short_name", short);
     columns.add("function_name", names);
     columns.add("function_module", modules);
     columns.add("function_file", files);
@@ -146,6 +166,8 @@ fn pack(tree: &DiffTree, before: SideJson, after: SideJson) -> std::io::Result<V
         before,
         after,
         put_together: tree.put_together,
+        folded_frames,
+        owners: owners.list,
         strings: strings.texts,
         columns: columns.places,
     };

@@ -292,6 +292,8 @@ const tests = {
     assert.match(row('only_sometimes')[3], /^\+703 KiB \(new\)$/);
     assert.match(row('load_document')[3], /^\+117 KiB \(2\.00 times\)$/);
     assert.equal(rows[0][0], 'only_sometimes');
+    assert.match(await text(page, '#compare-owners'), /your code/);
+    assert.match(await text(page, '#comparison-note'), /\d+ frames? (is|are) folded: cairn view --internals shows/);
     assert.match(await text(page, '#growth'), /Leaked121 KiB → 942 KiB/);
     assert.match(await text(page, '#growth'), /Temporary60 → 120\+60 \(2\.00 times\)/);
     // Red, and blue the other way round.

@@ -288,6 +288,39 @@ impl Names<'_> {
         self.stacks.path(stack).map(|stack| self.at(stack).len()).sum()
     }
 
+    /// How many folded frames there are between a position and its [`caller`](Self::caller).
+    #[must_use]
+    pub fn folded_outside(&self, position: Position) -> usize {
+        let outside = self.outwards_with_folded(position).skip(1);
+        outside.take_while(|(_, is_folded)| *is_folded).count()
+    }
+
+    /// How many folded frames of a stack are further in than a position of it.
+    ///
+    /// The names from the innermost frame to the position must have been found.
+    #[must_use]
+    pub fn folded_inside(&self, stack: u32, position: Position) -> usize {
+        if stack == LOST_STACK || position.stack == LOST_STACK {
+            return 0;
+        }
+        let is_folded = |&line: &LineId| self.is_folded(line);
+        let inner = self.stacks.path(stack).take_while(|&on_path| on_path != position.stack);
+        let here = self.at(position.stack).iter().take(position.inlined as usize);
+        inner.flat_map(|on_path| self.at(on_path)).chain(here).filter(|line| is_folded(line)).count()
+    }
+
+    /// How many frames of a stack are further in than a position of it.
+    ///
+    /// The names from the innermost frame to the position must have been found.
+    #[must_use]
+    pub fn frames_inside(&self, stack: u32, position: Position) -> usize {
+        if stack == LOST_STACK || position.stack == LOST_STACK {
+            return 0;
+        }
+        let inner = self.stacks.path(stack).take_while(|&on_path| on_path != position.stack);
+        inner.map(|on_path| self.at(on_path).len()).sum::<usize>() + position.inlined as usize
+    }
+
     /// The function of a position.
     pub(crate) fn function_at(&self, position: Position) -> FunctionId {
         self.source_line(self.at_position(position)).function

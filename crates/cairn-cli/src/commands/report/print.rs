@@ -551,6 +551,7 @@ impl<'p, 'q, W: Write> ReportPrinter<'p, 'q, W> {
             writeln!(self.output, "{dim}in smaller branches{dim:#}")?;
         }
         writeln!(self.output)?;
+        self.folded += tree.folded_frames();
         self.notes()
     }
 

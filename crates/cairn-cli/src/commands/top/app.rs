@@ -493,7 +493,7 @@ impl App {
     fn step(&mut self, by: isize) {
         if self.is_detail {
             self.first_frame = self.first_frame.saturating_add_signed(by);
-            let frames = self.table.stack.as_ref().map_or(0, |(frames, _)| frames.len());
+            let frames = self.table.stack.as_ref().map_or(0, |stack| stack.frames.len());
             self.first_frame = self.first_frame.min(frames.saturating_sub(1));
             return;
         }

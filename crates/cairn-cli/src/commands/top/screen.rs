@@ -4,7 +4,8 @@ use cairn_analysis::attribution::OwnerKind;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::app::{App, Input};
-use super::table::{By, Column, Row};
+use super::table::{By, ChosenStack, Column, Row};
+use crate::commands::folding_text::folded_text;
 use crate::commands::heap_text::{bytes, count, curve, duration, list_name, signed_bytes, stretched};
 use crate::output::printable;
 
@@ -282,7 +283,8 @@ fn detail(app: &App, room: usize) -> Vec<ScreenLine> {
     ];
     match &app.table.stack {
         None => all.push(ScreenLine::of("It has no stack of its own.", Look::Dim)),
-        Some((frames, others)) => {
+        Some(ChosenStack { frames, folded, others }) => {
+            all.extend(folded_text(*folded).map(|text| ScreenLine::of(text, Look::Dim)));
             if *others > 0 {
                 let stacks = if *others == 1 { "stack" } else { "stacks" };
                 let text = format!("Of {} more {stacks}, this one holds the most:", count(*others as u64));

@@ -175,9 +175,18 @@ pub(super) struct Wish {
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) rows: Vec<Row>,
-    /// Most expensive stack of the chosen row, innermost frame first, and the count of other
-    /// stacks.
-    pub(super) stack: Option<(Vec<String>, usize)>,
+    /// Most expensive stack of the chosen row.
+    pub(super) stack: Option<ChosenStack>,
+}
+
+/// A stack of a row.
+pub(super) struct ChosenStack {
+    /// Innermost frame first, folded ones left out.
+    pub(super) frames: Vec<String>,
+    /// How many frames are left out.
+    pub(super) folded: usize,
+    /// How many other stacks the row has.
+    pub(super) others: usize,
 }
 
 /// The stacks that match the filters and the focus; `None` where all do.
@@ -236,8 +245,9 @@ impl TableSource<'_> {
             let &(stack, asker) = row.stacks.first()?;
             let lines = questions.frames(stack, asker);
             let text = |(name, place): (String, String)| format!("{}{}", shown(&name), shown(&place));
-            let frames = lines.iter().map(|&line| text(name_and_place(questions.names(), line)));
-            Some((frames.collect(), row.stacks.len() - 1))
+            let frames = lines.iter().map(|&line| text(name_and_place(questions.names(), line))).collect();
+            let folded = questions.left_out(stack, asker);
+            Some(ChosenStack { frames, folded, others: row.stacks.len() - 1 })
         });
         Table { rows, stack }
     }
@@ -365,6 +375,10 @@ fn add_callers(row: &mut Row, questions: &mut Questions<'_>) {
     }
     if lines.len() > CALLERS + 1 {
         row.name.push_str(" ← …");
+    }
+    let folded = questions.left_out(stack, asker);
+    if folded > 0 {
+        row.name.push_str(&format!(" ({folded} folded)"));
     }
 }
 
