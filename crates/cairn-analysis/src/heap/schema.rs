@@ -3,6 +3,8 @@
 //!
 //! The schemas are stable: within a version, fields are added and never change their meaning or go
 //! away.
+//!
+//! Long because each field of the output is documented here, next to the one that has its meaning.
 
 use serde::Serialize;
 
