@@ -268,9 +268,9 @@ compile_error!(
 pub use cairn_unwind::{FoldRecursion, MemoryReader, StopReason, xnu};
 pub use call_site::CallSite;
 pub use frame_walk::{FrameControl, kernel_walk_at, walk_frames, walk_frames_at};
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "counters"))]
 #[doc(hidden)]
-pub use linux::cairn_capture_here;
+pub use linux::counts;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use linux::{
     CodeContents, PythonSymbols, observe_unread_python_stacks, python_code, read_python_frames,
@@ -283,6 +283,9 @@ pub use linux::{
     forget_stacks, observe_new_stacks, own_memory, own_memory_changes, read_own_memory, statistics,
     take_less_room, while_unloading,
 };
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub use linux::cairn_capture_here;
 #[cfg(target_os = "macos")]
 pub use macos::{ThreadMemory, WalkedStack, read_own_memory, walk_stack, walk_stack_at};
 

@@ -235,6 +235,25 @@ pub(crate) unsafe fn release(address: NonNull<u8>, bytes: usize) {
     set_errno(saved_errno);
 }
 
+/// Returns the memory of a mapping to the kernel; it stays mapped, and reads as zeros.
+///
+/// # Safety
+///
+/// - `address` begins a page, and the `bytes` bytes from there belong to one mapping of this
+///   module.
+/// - Everything that reads them may find zeros at any time from now on.
+pub(crate) unsafe fn discard(address: NonNull<u8>, bytes: usize) {
+    // Miri does not support the call.
+    if cfg!(miri) {
+        return;
+    }
+    let saved_errno = errno();
+    // SAFETY: private anonymous memory of this module becomes zeros, as the caller allows. A
+    // kernel that refuses, as for locked memory, changes nothing.
+    unsafe { libc::madvise(address.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+    set_errno(saved_errno);
+}
+
 fn errno() -> libc::c_int {
     // SAFETY: the pointer to this thread's errno is valid while the thread runs.
     unsafe { *libc::__errno_location() }

@@ -11,9 +11,11 @@
 //!   tree  pcs  modules  headerless  generated     stacks, addresses, and where code and its tables lie
 //!   index  region  stack_memory  stack_bounds     tables that grow; readable memory
 //!   arch  mapping  own_memory  thread_pointer     the processor and the kernel
+//!   counters                                      counts for benchmarks, in no other build
 //! ```
 
 mod arch;
+mod counters;
 #[cfg(target_arch = "aarch64")]
 use arch::engine;
 #[cfg(target_arch = "x86_64")]
@@ -45,6 +47,8 @@ mod walk;
 
 pub use arch::cairn_capture_here;
 pub(crate) use arch::{address_mask, interrupted_call_site};
+#[cfg(feature = "counters")]
+pub use counters::counts;
 pub use entry::{Statistics, capture, capture_at, capture_interrupted, statistics};
 pub use mapping::{own_memory, own_memory_changes};
 pub use own_memory::read_bytes as read_own_memory;

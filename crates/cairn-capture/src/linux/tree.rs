@@ -22,6 +22,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use crate::linux::counters::{self, Counter};
 use crate::linux::index::{Index, MIX};
 use crate::linux::region::{Elements, Region};
 
@@ -138,9 +139,15 @@ impl Tree {
     pub(crate) fn child(&self, parent: u32, pc: u32) -> Option<u32> {
         let words = self.words();
         if parent != 0 && words.at(parent + 1) == pc {
+            counters::add(Counter::NextWords, 1);
             return Some(parent + 1);
         }
-        let head = self.segments.find(segment_hash(parent, pc), |head| words.is_segment(head, parent, pc))?;
+        counters::add(Counter::IndexLookups, 1);
+        let head = self.segments.find_and_move(
+            segment_hash(parent, pc),
+            |head| words.is_segment(head, parent, pc),
+            |head| words.hash_of_segment(head),
+        )?;
         Some(head + 1)
     }
 
@@ -188,6 +195,8 @@ impl Tree {
             words.set(word, pc);
         }
         self.observer.notify(head, count);
+        counters::add(Counter::NewSegments, 1);
+        self.segments.move_one_bucket(|head| words.hash_of_segment(head));
         let hash = segment_hash(parent, first_pc);
         let winner = self
             .segments
@@ -254,14 +263,22 @@ impl Words<'_> {
         if before & HEAD != 0 { before & !HEAD } else { node.wrapping_sub(1) }
     }
 
+    /// The hash of the segment that begins at `head`.
+    fn hash_of_segment(self, head: u32) -> u32 {
+        segment_hash(self.at(head) & !HEAD, self.at(head + 1))
+    }
+
+    #[inline]
     fn is_segment(self, head: u32, parent: u32, first_pc: u32) -> bool {
         self.at(head) == HEAD | parent && self.at(head + 1) == first_pc
     }
 }
 
+#[inline]
 fn segment_hash(parent: u32, pc: u32) -> u32 {
-    let key = u64::from(parent) << 32 | u64::from(pc);
-    (key.wrapping_mul(MIX) >> 32) as u32
+    // Mixed twice: the low bits of one product do not depend on the high bits of the parent.
+    let key = (u64::from(parent) << 32 | u64::from(pc)).wrapping_mul(MIX);
+    ((key ^ key >> 32).wrapping_mul(MIX) >> 32) as u32
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! | `entry.rs` | the naked function that passes the caller's registers on |
 //! | `registers.rs` | reads the registers of this place, and of a signal's context |
 //! | `words.rs` | the thread's word, the thread pointer, the loader's weak symbol |
+//! | `bytes.rs` | compares the bytes of two words at once |
 //! | `code.rs` | the rule of code without tables |
 //! | `engine.rs` | the hot path; x86-64's is `crate::linux::engine` |
 //!

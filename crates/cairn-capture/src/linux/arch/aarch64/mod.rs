@@ -1,11 +1,13 @@
 //! AArch64.
 
+mod bytes;
 mod code;
 pub(crate) mod engine;
 mod entry;
 mod registers;
 mod words;
 
+pub(crate) use bytes::equal_bytes;
 pub(crate) use cairn_unwind::aarch64::{Aarch64 as Native, Aarch64Rule as Rule};
 pub(crate) use code::{has_tables, rule_without_tables};
 pub use entry::cairn_capture_here;
