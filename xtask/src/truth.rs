@@ -3,15 +3,17 @@
 
 use crate::process::{Failure, Outcome, cargo, run};
 
-/// Every stack of many real programs against libgcc's: some minutes, some million stacks.
+/// Every stack of many real programs against libgcc's: some minutes, some million stacks. With
+/// `early`, threads follow changing stacks as early and as often as possible.
 pub(crate) fn truth(arguments: &[String]) -> Outcome {
     match arguments {
         [] => start(&["programs"]),
+        [early] if early == "early" => start(&["programs", "early"]),
         [python, interpreters @ ..] if python == "python" => {
             let words: Vec<&str> = interpreters.iter().map(String::as_str).collect();
             start(&[&["python"], words.as_slice()].concat())
         }
-        _ => Err(Failure::usage("usage: cargo xtask truth [python [INTERPRETER...]]")),
+        _ => Err(Failure::usage("usage: cargo xtask truth [early | python [INTERPRETER...]]")),
     }
 }
 

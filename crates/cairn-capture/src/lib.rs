@@ -285,7 +285,7 @@ pub use linux::{
 };
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
-pub use linux::cairn_capture_here;
+pub use linux::{cairn_capture_here, follow_after};
 #[cfg(target_os = "macos")]
 pub use macos::{ThreadMemory, WalkedStack, read_own_memory, walk_stack, walk_stack_at};
 

@@ -6,10 +6,31 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::report::{Report, VARIABLE};
+use crate::report::{FOLLOW_AFTER, Report, VARIABLE};
 
 /// A result, with the reason why a program could not be checked.
 pub type Outcome<T = ()> = Result<T, String>;
+
+/// When threads begin to follow a stack that changes every time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Following {
+    /// As in every program.
+    Usual,
+    /// After two captures without a record, so that as many captures as possible follow.
+    Early,
+}
+
+impl Following {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Usual, Self::Early];
+
+    /// Makes a command's programs follow in this way.
+    pub fn apply(self, command: &mut Command) {
+        if self == Self::Early {
+            command.env(FOLLOW_AFTER.to_str().unwrap_or_default(), "2");
+        }
+    }
+}
 
 /// A directory for built programs and their reports, below the build directory.
 pub struct Workplace {

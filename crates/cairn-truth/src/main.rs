@@ -5,8 +5,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use cairn_truth::driver::Outcome;
-use cairn_truth::real_programs::{Hooks, Length, PROGRAMS};
+use cairn_truth::driver::{Following, Outcome};
+use cairn_truth::real_programs::{CHANGING, Hooks, Length, PROGRAMS};
 use cairn_truth::report::Counter;
 use cairn_truth::torture_runs::Torture;
 
@@ -14,7 +14,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words[..] {
-        ["programs"] => programs(),
+        ["programs"] => programs(Following::Usual),
+        ["programs", "early"] => programs(Following::Early),
         #[cfg(target_arch = "x86_64")]
         ["python"] => python(&[]),
         #[cfg(target_arch = "x86_64")]
@@ -23,7 +24,9 @@ fn main() -> ExitCode {
             Ok(seconds) => torture(seconds),
             Err(error) => Err(format!("{seconds}: {error}")),
         },
-        _ => Err("usage: cairn-truth programs | python [INTERPRETER...] | torture SECONDS".to_owned()),
+        _ => {
+            Err("usage: cairn-truth programs [early] | python [INTERPRETER...] | torture SECONDS".to_owned())
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -35,7 +38,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs every installed program with its large amount of work.
-fn programs() -> Outcome {
+fn programs(following: Following) -> Outcome {
     let hooks = Hooks::build("programs")?;
     let shown =
         [Counter::Stacks, Counter::Frames, Counter::Wrong, Counter::Further, Counter::Cut, Counter::Lost];
@@ -43,8 +46,8 @@ fn programs() -> Outcome {
     println!("|---|---|---|---|---|---|---|");
     let mut sums = [0; 6];
     let mut failures = Vec::new();
-    for program in PROGRAMS {
-        let Some(ended) = hooks.run(program, Length::Long)? else {
+    for program in CHANGING.iter().chain(PROGRAMS) {
+        let Some(ended) = hooks.run(program, Length::Long, following)? else {
             println!("| {} | not installed | | | | | |", program.name);
             continue;
         };

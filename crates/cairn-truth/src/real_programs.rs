@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::driver::{Ended, Outcome, Workplace, is_installed};
+use crate::driver::{Ended, Following, Outcome, Workplace, is_installed};
 
 /// A program and its work.
 pub struct RealProgram {
-    /// The name of its file on the path.
+    /// The name of its file on the path, or of a fixture program that [`Hooks::build`] compiles.
     pub name: &'static str,
     /// A shell command; `$N` is the amount of work.
     script: &'static str,
@@ -126,6 +126,25 @@ pub enum Length {
     Long,
 }
 
+/// Programs that are compiled here: their names, sources and flags. They lie in `$D`.
+const BUILT: &[(&str, &str, &[&str])] = &[
+    ("walks", "heap/walks.c", &["-O2", "-fno-builtin-malloc"]),
+    ("walks-fp", "heap/walks.c", &["-O2", "-fno-builtin-malloc", "-fno-omit-frame-pointer"]),
+    ("recursions", "heap/recursions.cpp", &["-O2"]),
+];
+
+/// Programs whose stacks change with nearly every capture.
+///
+/// Random walks, also built with frame pointers and with four threads, and recursion through data.
+pub const CHANGING: &[RealProgram] = &[
+    program("walks", "$D/walks $N 1", [3000, 300_000]),
+    program("walks-fp", "$D/walks-fp $N 1", [3000, 300_000]),
+    program("walks", "$D/walks $N 4", [3000, 300_000]),
+    program("walks-fp", "$D/walks-fp $N 4", [3000, 100_000]),
+    program("recursions", "$D/recursions parse $N; $D/recursions match 2", [2, 400]),
+    program("recursions", "$D/recursions rewrite $N; $D/recursions scene 2", [3, 30]),
+];
+
 /// Runs the programs with hooks.
 pub struct Hooks {
     workplace: Workplace,
@@ -141,6 +160,11 @@ impl Hooks {
     pub fn build(name: &str) -> Outcome<Self> {
         let workplace = Workplace::new(name)?;
         let preload = workplace.compile("hooks.c", "hooks.so", &["-O2", "-shared", "-fPIC"])?;
+        for (name, source, flags) in BUILT {
+            if !source.ends_with(".cpp") || is_installed("c++") {
+                workplace.compile(source, name, flags)?;
+            }
+        }
         Ok(Self { workplace, preload })
     }
 
@@ -149,8 +173,8 @@ impl Hooks {
     /// # Errors
     ///
     /// When it could not be started.
-    pub fn run(&self, program: &RealProgram, length: Length) -> Outcome<Option<Ended>> {
-        if !is_installed(program.name) {
+    pub fn run(&self, program: &RealProgram, length: Length, following: Following) -> Outcome<Option<Ended>> {
+        if !is_installed(program.name) && !self.workplace.path(program.name).is_file() {
             return Ok(None);
         }
         let amount = program.amounts[usize::from(length == Length::Long)];
@@ -159,6 +183,8 @@ impl Hooks {
         std::fs::create_dir_all(&files).map_err(|error| error.to_string())?;
         let mut command = Command::new("bash");
         command.args(["-c", program.script]).env("N", amount.to_string()).env("W", files);
+        command.env("D", self.workplace.path(""));
+        following.apply(&mut command);
         command.env("LD_PRELOAD", &self.preload).stdout(Stdio::null()).stderr(Stdio::null());
         self.workplace.run(&mut command, Duration::from_secs(600)).map(Some)
     }

@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 /// The environment variable that names the file.
 pub const VARIABLE: &CStr = c"CAIRN_TRUTH_REPORT";
 
+/// The environment variable with the argument of [`cairn_capture::follow_after`].
+pub const FOLLOW_AFTER: &CStr = c"CAIRN_TRUTH_FOLLOW_AFTER";
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $index:literal),* $(,)?) => {
         /// The counters.
@@ -103,6 +106,10 @@ fn map() -> Option<*mut ReportWords> {
         let path = libc::getenv(VARIABLE.as_ptr());
         if path.is_null() {
             return None;
+        }
+        let captures = libc::getenv(FOLLOW_AFTER.as_ptr());
+        if !captures.is_null() {
+            cairn_capture::follow_after(libc::atoi(captures).unsigned_abs());
         }
         let file = libc::open(path, libc::O_RDWR | libc::O_CLOEXEC);
         if file < 0 {

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cairn_truth::driver::Workplace;
+use cairn_truth::driver::{Following, Workplace};
 use cairn_truth::report::Counter;
 
 /// The environment variable that repeats one seed instead of a new one.
@@ -30,12 +30,19 @@ fn captures_equal_libgcc_after_calls_throws_and_switches() {
     let seed = seed();
     for (build, flags) in BUILDS {
         let program = workplace.compile("random_calls.cpp", build, flags).unwrap();
-        for (rounds, threads) in [(16, "0"), (8, "2")] {
+        for (rounds, threads, following) in [
+            (16, "0", Following::Usual),
+            (8, "2", Following::Usual),
+            (16, "0", Following::Early),
+            (8, "2", Following::Early),
+        ] {
             let mut command = Command::new(&program);
             command.args([&seed.to_string(), &rounds.to_string(), threads]);
+            following.apply(&mut command);
             let ended = workplace.run(&mut command, Duration::from_secs(60)).unwrap();
             let report = &ended.report;
-            let context = format!("{SEED}={seed} {build} {threads}: {:?}: {report}", ended.status);
+            let context =
+                format!("{SEED}={seed} {build} {threads} {following:?}: {:?}: {report}", ended.status);
             assert!(ended.is_good(), "{context}");
             for counter in [Counter::Wrong, Counter::Failed, Counter::Lost] {
                 assert_eq!(report.count(counter), 0, "{context}");

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use cairn_truth::driver::Workplace;
+use cairn_truth::driver::{Following, Workplace};
 use cairn_truth::report::Counter;
 
 #[test]
@@ -15,17 +15,18 @@ fn module_at_reused_address_has_its_own_stacks() {
         let flags = ["-O2", "-shared", "-fPIC", &format!("-DFRAME={frame}")];
         workplace.compile("module.c", &format!("module{frame}.so"), &flags).unwrap()
     });
-    for threads in ["0", "2"] {
-        for way in ["announced", "interposed"] {
-            let mut command = Command::new(&program);
-            command.args(&libraries).args([threads, way]);
-            let ended = workplace.run(&mut command, Duration::from_secs(60)).unwrap();
-            let report = &ended.report;
-            assert!(ended.is_good(), "{threads} {way}: {:?}: {report}", ended.status);
-            for counter in [Counter::Wrong, Counter::Failed, Counter::Lost] {
-                assert_eq!(report.count(counter), 0, "{threads} {way}: {report}");
-            }
-            assert!(report.count(Counter::OtherWalks) >= 600, "{report}");
+    let runs =
+        ["0", "2"].into_iter().flat_map(|threads| ["announced", "interposed"].map(|way| (threads, way)));
+    for ((threads, way), following) in runs.flat_map(|run| Following::ALL.map(|following| (run, following))) {
+        let mut command = Command::new(&program);
+        command.args(&libraries).args([threads, way]);
+        following.apply(&mut command);
+        let ended = workplace.run(&mut command, Duration::from_secs(60)).unwrap();
+        let report = &ended.report;
+        assert!(ended.is_good(), "{threads} {way} {following:?}: {:?}: {report}", ended.status);
+        for counter in [Counter::Wrong, Counter::Failed, Counter::Lost] {
+            assert_eq!(report.count(counter), 0, "{threads} {way} {following:?}: {report}");
         }
+        assert!(report.count(Counter::OtherWalks) >= 600, "{report}");
     }
 }

@@ -52,7 +52,7 @@ pub use counters::counts;
 pub use entry::{Statistics, capture, capture_at, capture_interrupted, statistics};
 pub use mapping::{own_memory, own_memory_changes};
 pub use own_memory::read_bytes as read_own_memory;
-pub use process::{after_fork_in_child, forget_stacks, take_less_room, while_unloading};
+pub use process::{after_fork_in_child, follow_after, forget_stacks, take_less_room, while_unloading};
 #[cfg(target_arch = "x86_64")]
 pub use python::{
     CodeContents, PythonSymbols, observe_unread_python_stacks, python_code, read_python_frames,

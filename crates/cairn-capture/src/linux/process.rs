@@ -22,16 +22,26 @@ pub(crate) struct Process {
     pub(crate) tree: Tree,
     pub(crate) pcs: Pcs,
     pub(crate) module_state: ModuleState,
+    /// Captures in a row without a record after which a thread follows its stack.
+    follow_after: AtomicU32,
     /// Captures for which there was no room.
     lost: AtomicU32,
     /// Captures that the hot path could not answer.
     whole_walks: AtomicU64,
 }
 
+/// Captures in a row without a record after which a thread follows its stack.
+///
+/// 16, because programs whose stacks return seldom miss records more than a few times in a row.
+/// Captures that a record
+/// answers in between are weighed against them; see `ThreadState::note_missed`.
+const FOLLOW_AFTER: u32 = 16;
+
 static PROCESS: Process = Process {
     tree: Tree::new(),
     pcs: Pcs::new(),
     module_state: ModuleState::new(),
+    follow_after: AtomicU32::new(FOLLOW_AFTER),
     lost: AtomicU32::new(0),
     whole_walks: AtomicU64::new(0),
 };
@@ -112,6 +122,11 @@ impl Process {
         self.tree.descend(0, numbers)
     }
 
+    /// See [`follow_after`].
+    pub(crate) fn follow_after(&self) -> u32 {
+        self.follow_after.load(Ordering::Relaxed)
+    }
+
     /// Counts a capture that was lost.
     pub(crate) fn count_lost(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
@@ -144,6 +159,13 @@ pub fn take_less_room(limit_bytes: u64) {
     let share = |of: u64| usize::try_from(limit_bytes / of).unwrap_or(usize::MAX);
     process().tree.shrink(share(TREE_SHARE));
     process().pcs.shrink(share(PCS_SHARE));
+}
+
+/// Sets after how many captures in a row without a record a thread follows its stack. For tests,
+/// which make threads follow as often as possible; it changes no answer.
+#[doc(hidden)]
+pub fn follow_after(captures: u32) {
+    process().follow_after.store(captures, Ordering::Relaxed);
 }
 
 /// Forgets all stacks and unmaps their memory. Numbers start from the beginning again.

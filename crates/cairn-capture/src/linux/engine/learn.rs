@@ -5,7 +5,9 @@ use super::step::{KnownFrame, SteppedCapture, may_be_frame_record};
 use super::{NeedsWholeWalk, frame_sp, load, record_key, site_key, slot};
 use crate::CallSite;
 use crate::linux::arch::{Rule, RuleKind};
+use crate::linux::counters::{self, Counter};
 use crate::linux::pcs::PcEntry;
+use crate::linux::process::Process;
 use crate::linux::thread::ThreadState;
 use crate::linux::thread::record::{
     Discriminator, FP_IN_REGISTER, FpCheck, Join, RECORD_CHECKS, Record, WordCheck,
@@ -26,6 +28,7 @@ impl SteppedCapture<'_> {
         let numbers = (0..self.pending_count).rev().map(|index| thread.pending(index).pc_number());
         let leaf = self.process.tree.descend(known.node, numbers).map_err(|_| NeedsWholeWalk)?;
         if self.expected_node != 0 && self.expected_node != leaf {
+            counters::add(Counter::OtherThanExpected, 1);
             self.learn_discriminator(known);
         }
         let join_height = known.height as usize;
@@ -124,7 +127,9 @@ impl SteppedCapture<'_> {
         // readable range.
         let key = unsafe { record_key(thread, site_key(pc, sp), sp) };
         let old = thread.record(key);
+        counters::add(Counter::Records, 1);
         if !old.is_empty() && !old.is_for(pc, innermost_slot) {
+            counters::add(Counter::RecordsReplaced, 1);
             thread.count_replaced();
         }
         let join = Join { shadow: self.number, height, place: join.place() };
@@ -203,9 +208,12 @@ impl SteppedCapture<'_> {
             // The shadow has more frames, which other stacks may still share: change a copy.
             let next = (self.number + 1) % SHADOWS;
             self.thread.copy_shadow(self.number, next, known_height);
+            counters::add(Counter::CopiedFrames, known_height as u64);
             self.number = next;
         }
         let number = self.number;
+        counters::add(Counter::Shadows, 1);
+        counters::add(Counter::ShadowFrames, count as u64);
         self.thread.common.cut(number, known_height as u32);
         let mut node = leaf;
         let needs_fp = known_height > 0 && self.thread.shadow_at(number, known_height).needs_fp();
@@ -230,36 +238,44 @@ impl SteppedCapture<'_> {
             thread.fill_padding(number);
         }
         if depends_on_fp {
-            self.note_fps(known_height, needs_fp);
+            note_fps(self.process, self.thread, number, count, known_height, needs_fp);
         }
     }
+}
 
-    /// Adds frame pointers and extra checks to the frames of the new shadow inside of
-    /// `known_height`.
-    #[inline(never)]
-    fn note_fps(&mut self, known_height: usize, mut needs_fp: bool) {
-        let (thread, number, count) = (&mut *self.thread, self.number, self.pending_count);
-        let pcs = self.process.pcs.entries();
-        for index in (0..count).rev() {
-            let height = known_height + count - index;
-            let frame = thread.pending(index);
-            let outer_fp = match index + 1 < count {
-                true => thread.pending(index + 1).fp,
-                false if needs_fp => thread.shadow_fp_at(number, known_height),
-                false => 0,
-            };
-            let rule = pcs.get(frame.pc_number() as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
-            let outer = OuterFrame { needs_fp, fp: outer_fp };
-            let Some(needs) = note_extra_checks(thread, number, rule, height, frame, outer) else {
-                // No room for the checks: the shadow is valid only outside of here.
-                thread.sizes[number].end = height as u32;
-                return;
-            };
-            needs_fp = needs;
-            if needs_fp {
-                thread.shadow_at_mut(number, height).set_needs_fp();
-                thread.set_shadow_fp(number, height, frame.fp);
-            }
+/// Adds frame pointers and extra checks to the new frames of a shadow.
+///
+/// These lie inside of `known_height`, and are the `count` pending ones. `needs_fp` is that of the
+/// frame at `known_height`.
+#[inline(never)]
+pub(super) fn note_fps(
+    process: &Process,
+    thread: &mut ThreadState,
+    number: usize,
+    count: usize,
+    known_height: usize,
+    mut needs_fp: bool,
+) {
+    let pcs = process.pcs.entries();
+    for index in (0..count).rev() {
+        let height = known_height + count - index;
+        let frame = thread.pending(index);
+        let outer_fp = match index + 1 < count {
+            true => thread.pending(index + 1).fp,
+            false if needs_fp => thread.shadow_fp_at(number, known_height),
+            false => 0,
+        };
+        let rule = pcs.get(frame.pc_number() as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
+        let outer = OuterFrame { needs_fp, fp: outer_fp };
+        let Some(needs) = note_extra_checks(thread, number, rule, height, frame, outer) else {
+            // No room for the checks: the shadow is valid only outside of here.
+            thread.sizes[number].end = height as u32;
+            return;
+        };
+        needs_fp = needs;
+        if needs_fp {
+            thread.shadow_at_mut(number, height).set_needs_fp();
+            thread.set_shadow_fp(number, height, frame.fp);
         }
     }
 }

@@ -4,9 +4,11 @@
 //! frame pointer or ends the stack, as in the whole walk. The mark for such an end is the outermost
 //! frame for the tree, the records and the shadows.
 
+use super::follow::FOLLOWS;
 use super::{NeedsWholeWalk, load, match_record, pc_hash, pc_tag, shadow_difference, slot};
 use crate::CallSite;
 use crate::linux::arch::{KNOWN_SHAPE, Rule, RuleKind, has_known_shape, still_has_known_shape};
+use crate::linux::counters::{self, Counter};
 use crate::linux::generated::Evidence;
 use crate::linux::modules::KnownModules;
 use crate::linux::own_memory;
@@ -85,6 +87,8 @@ pub(super) unsafe fn step_and_learn(
     if is_same_site && rebind_record(thread, key, &record) {
         // SAFETY: the frame is live and on the thread's own stack, as the caller promises.
         if let Some(node) = unsafe { match_record(thread, key, site) } {
+            counters::add(Counter::HeldAfterBinding, 1);
+            thread.note_held();
             return Ok(node);
         }
     }
@@ -104,12 +108,28 @@ pub(super) unsafe fn step_and_learn(
     };
     // SAFETY: the frame is live, and `memory` is the readable part of its stack.
     match unsafe { capture.step_to_known() } {
-        Ok(known) => capture.intern_and_learn(known),
+        Ok(known) => {
+            counters::add_walk(capture.pending_count);
+            let node = capture.intern_and_learn(known)?;
+            note_missed(process, capture.thread);
+            Ok(node)
+        }
         Err(NeedsWholeWalk) if capture.code_steps == CodeSteps::Met => {
             // SAFETY: as for `step_to_known`.
             unsafe { capture.step_and_intern() }?.ok_or(NeedsWholeWalk)
         }
         Err(NeedsWholeWalk) => Err(NeedsWholeWalk),
+    }
+}
+
+/// Notes a capture that no record answered. After enough of them the next ones follow the current
+/// shadow.
+#[inline]
+fn note_missed(process: &Process, thread: &mut ThreadState) {
+    if thread.note_missed(process.follow_after()) {
+        thread.follows_left = FOLLOWS;
+        // That shadow changes from now on, and is no longer equal to others.
+        thread.common.cut(thread.current as usize % SHADOWS, 0);
     }
 }
 
@@ -257,6 +277,7 @@ impl SteppedCapture<'_> {
             // `ShadowSize::end` is at most the room less the padding.
             let shadow =
                 *unsafe { self.thread.shadow_unchecked(self.number, self.cursor as usize + SHADOW_PADDING) };
+            counters::add(Counter::MeetComparisons, 1);
             self.cursor_slot = shadow.slot;
             if shadow.slot > slot {
                 return None;
@@ -322,6 +343,7 @@ impl SteppedCapture<'_> {
     #[cold]
     #[inline(never)]
     unsafe fn step_and_intern(&mut self) -> Result<Option<u32>, NeedsWholeWalk> {
+        counters::add(Counter::SteppedOnly, 1);
         self.code_steps = CodeSteps::Taken;
         // SAFETY: the caller promises the same.
         if !unsafe { self.step_to_end()? } {
@@ -536,24 +558,44 @@ impl SteppedCapture<'_> {
     /// The number of a return address, and its rule.
     #[inline(always)]
     fn pc_number(&mut self, pc: u64) -> Result<(u32, Rule), NeedsWholeWalk> {
-        let hash = pc_hash(pc);
-        let tag = pc_tag(hash);
-        let set = self.thread.pc_set(hash);
-        for (way, rule) in set.ways.iter().zip(set.rules) {
-            if (way ^ tag) >> NUMBER_BITS == 0 && *way != 0 {
-                return Ok(((way & ((1 << NUMBER_BITS) - 1)) as u32, Rule::from_bits(rule)));
-            }
-        }
-        let (number, rule) = number_of_uncached(self.process, &mut self.thread.modules, pc)?;
-        let set = self.thread.pc_set(hash);
-        let is_full = set.ways[1] != 0;
-        set.ways = [tag | u64::from(number), set.ways[0]];
-        set.rules = [rule.bits(), set.rules[0]];
-        if is_full {
-            self.thread.count_replaced();
-        }
-        Ok((number, rule))
+        pc_number(self.process, self.thread, pc)
     }
+}
+
+/// The number of a return address, and its rule.
+#[inline(always)]
+pub(super) fn pc_number(
+    process: &Process,
+    thread: &mut ThreadState,
+    pc: u64,
+) -> Result<(u32, Rule), NeedsWholeWalk> {
+    let hash = pc_hash(pc);
+    let tag = pc_tag(hash);
+    let set = thread.pc_set(hash);
+    for (way, rule) in set.ways.iter().zip(set.rules) {
+        // Equal tags leave the number, which is not 0. An empty way leaves 0 or more bits.
+        let number = way ^ tag;
+        if number.wrapping_sub(1) < (1 << NUMBER_BITS) - 1 {
+            return Ok((number as u32, Rule::from_bits(rule)));
+        }
+    }
+    add_to_cache(process, thread, pc)
+}
+
+/// Numbers a return address that this thread's cache does not contain, and adds it there.
+#[cold]
+#[inline(never)]
+fn add_to_cache(process: &Process, thread: &mut ThreadState, pc: u64) -> Result<(u32, Rule), NeedsWholeWalk> {
+    let (number, rule) = number_of_uncached(process, &mut thread.modules, pc)?;
+    let hash = pc_hash(pc);
+    let set = thread.pc_set(hash);
+    let is_full = set.ways[1] != 0;
+    set.ways = [pc_tag(hash) | u64::from(number), set.ways[0]];
+    set.rules = [rule.bits(), set.rules[0]];
+    if is_full {
+        thread.count_replaced();
+    }
+    Ok((number, rule))
 }
 
 /// Returns the greatest height, up to `height`, whose word has changed. [`shadow_difference`] was
@@ -589,19 +631,19 @@ pub(super) fn may_be_frame_record(sp: u64, fp: u64) -> bool {
     fp >= sp && fp.is_multiple_of(8) && fp.checked_add(16).is_some()
 }
 
-/// Numbers a return address that this thread's cache does not contain.
-#[cold]
-#[inline(never)]
+/// The number and the rule of a return address that this thread's cache does not contain.
 fn number_of_uncached(
     process: &Process,
     modules: &mut KnownModules,
     pc: u64,
 ) -> Result<(u32, Rule), NeedsWholeWalk> {
+    counters::add(Counter::UncachedAddresses, 1);
     let pcs = &process.pcs;
     let searched = pcs.tables();
     if let Some(number) = pcs.number(pc, PcKind::ReturnAddress) {
         return Ok((number, pcs.entries().get(number as usize).ok_or(NeedsWholeWalk)?.rule()));
     }
+    counters::add(Counter::NewAddresses, 1);
     let (rule, identity) = modules.rule_and_identity(pc, &process.module_state);
     let number = pcs.add(pc, PcKind::ReturnAddress, rule, identity, searched);
     Ok((number.ok_or(NeedsWholeWalk)?, rule))

@@ -51,9 +51,13 @@ pub(crate) struct ThreadState {
     mask: u32,
     /// The shadow that the last walk met.
     pub(crate) current: u32,
-    turn_count: usize,
+    turn_count: u32,
     /// Shifts a hash so that only the bits remain that select a set of addresses.
     pc_shift: u32,
+    /// Rises with each capture that no record answered, and falls with each other one.
+    pub(crate) misses: u32,
+    /// Captures that still follow before one is looked for in the records; see `engine::follow`.
+    pub(crate) follows_left: u32,
     /// Table entries that were replaced by others.
     replaced: u32,
     pub(crate) common: CommonHeights,
@@ -62,6 +66,13 @@ pub(crate) struct ThreadState {
     pub(crate) modules: KnownModules,
     pub(crate) hole: Hole,
 }
+
+/// Weights of captures that a record answered, and of others.
+///
+/// 1 to 2, because following a stack costs as much as the records do when a third of the captures
+/// miss them.
+const HELD_WEIGHT: u32 = 1;
+const MISSED_WEIGHT: u32 = 2;
 
 /// The readable part of a thread's own stack, for signal handlers that interrupt a capture. `high`
 /// is 0 while the two change.
@@ -306,7 +317,7 @@ impl ThreadBlock {
         // SAFETY: the block is known to nobody else yet, and this is the only reference to its
         // state.
         let state = unsafe { &mut *block.state.get() };
-        (state.first_turn, state.turn_count) = (block.own_turns.get().cast(), FIRST_TURNS);
+        (state.first_turn, state.turn_count) = (block.own_turns.get().cast(), FIRST_TURNS as u32);
         state.published = Some(&block.handler.bounds);
         // SAFETY: the tables lie in the block, which is never unmapped, and only this state refers
         // to them.
@@ -453,6 +464,22 @@ impl ThreadState {
     #[inline(always)]
     fn index(&self, hash: u64) -> usize {
         (hash >> 48) as usize & self.mask as usize
+    }
+
+    /// Notes that a record answered a capture.
+    #[inline(always)]
+    pub(crate) fn note_held(&mut self) {
+        self.misses = self.misses.saturating_sub(HELD_WEIGHT);
+    }
+
+    /// Notes that no record answered a capture. Returns true when it is better to follow the stack,
+    /// which the caller wants to do after `most` captures in a row without a record.
+    pub(crate) fn note_missed(&mut self, most: u32) -> bool {
+        let limit = most.saturating_mul(MISSED_WEIGHT);
+        // Not more than the limit, so that a record that holds ends the following. It begins again
+        // with the next miss, unless most records hold.
+        self.misses = self.misses.saturating_add(MISSED_WEIGHT).min(limit);
+        self.misses >= limit
     }
 
     /// The record that this key selects.

@@ -193,21 +193,21 @@ impl ThreadState {
         // SAFETY: `first_turn` points to `turn_count` turns (`ThreadBlock::make`, `make_room`),
         // which are zeroed memory or written by this thread; zeros are a value of each of their
         // fields. No `&mut` exists while `self` is borrowed.
-        unsafe { core::slice::from_raw_parts(self.first_turn, self.turn_count) }
+        unsafe { core::slice::from_raw_parts(self.first_turn, self.turn_count as usize) }
     }
 
     #[inline(always)]
     fn turns_mut(&mut self) -> &mut [Turn] {
         // SAFETY: as in `turns`; the exclusive borrow of `self`, the only owner of the turns, makes
         // the slice unique.
-        unsafe { core::slice::from_raw_parts_mut(self.first_turn, self.turn_count) }
+        unsafe { core::slice::from_raw_parts_mut(self.first_turn, self.turn_count as usize) }
     }
 
     /// The number of frames that fit into a shadow, padding included, and the number of pending
     /// frames.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
-        self.turn_count * TURN_FRAMES
+        self.turn_count as usize * TURN_FRAMES
     }
 
     /// Makes room for more frames; `None` where the kernel gives no memory, or the stack is too
@@ -215,8 +215,9 @@ impl ThreadState {
     #[cold]
     #[inline(never)]
     pub(crate) fn make_room(&mut self) -> Option<()> {
-        let count = (self.turn_count * TURNS_FACTOR).min(MAX_TURNS);
-        if count <= self.turn_count {
+        let old_count = self.turn_count as usize;
+        let count = (old_count * TURNS_FACTOR).min(MAX_TURNS);
+        if count <= old_count {
             return None;
         }
         let fresh = mapping::reserve(count * size_of::<Turn>())?;
@@ -224,15 +225,13 @@ impl ThreadState {
         let old = core::mem::replace(&mut self.first_turn, first);
         // SAFETY: both hold `turn_count` turns, the new mapping being larger, and a new mapping
         // does not overlap the old one.
-        unsafe { core::ptr::copy_nonoverlapping(old, first, self.turn_count) };
-        if self.turn_count > FIRST_TURNS {
+        unsafe { core::ptr::copy_nonoverlapping(old, first, old_count) };
+        if old_count > FIRST_TURNS {
             // SAFETY: more turns than the block's own means that `old` is a mapping made here, and
             // `first_turn` was the only pointer to it. It is not null, as no mapping is.
-            unsafe {
-                mapping::release(NonNull::new_unchecked(old.cast()), self.turn_count * size_of::<Turn>())
-            };
+            unsafe { mapping::release(NonNull::new_unchecked(old.cast()), old_count * size_of::<Turn>()) };
         }
-        self.turn_count = count;
+        self.turn_count = count as u32;
         Some(())
     }
 
@@ -345,7 +344,7 @@ impl ThreadState {
     /// Appends an extra check to a shadow; `None` where there is no memory for it.
     pub(crate) fn push_extra(&mut self, number: usize, check: ExtraCheck) -> Option<()> {
         let index = self.sizes[number].extra_count as usize;
-        if index >= self.turn_count * TURN_EXTRAS {
+        if index >= self.turn_count as usize * TURN_EXTRAS {
             self.make_room()?;
         }
         self.set_extra(number, index, check);
