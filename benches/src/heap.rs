@@ -452,6 +452,8 @@ pub(crate) fn works(directory: &Path) -> Result<Vec<Work>, String> {
     let churn = built("cc", &plain, "churn.c", "churn")?;
     let maps = built("c++", &plain, "maps.cpp", "maps")?;
     let lookups = built("c++", &plain, "lookups.cpp", "lookups")?;
+    let walks = built("cc", &plain, "walks.c", "walks")?;
+    let recursions = built("c++", &plain, "recursions.cpp", "recursions")?;
     let btree = built("rustc", &["-O", "--edition", "2024"], "btree.rs", "btree")?;
     let document = directory.join("large.xml");
     let item = "<item number=\"1\"><name>some name</name><text lang=\"en\">a text &amp; more</text></item>\n";
@@ -471,6 +473,12 @@ pub(crate) fn works(directory: &Path) -> Result<Vec<Work>, String> {
         work("C++ maps", &maps, &["8"]),
         work("C++ maps, with lookups", &lookups, &["8"]),
         work("Rust BTreeMap", &btree, &["8"]),
+        work("random walks, 1 thread", &walks, &["4000000", "1"]),
+        work("random walks, 4 threads", &walks, &["4000000", "4"]),
+        work("recursive-descent parser", &recursions, &["parse", "15000"]),
+        work("regular expressions", &recursions, &["match", "4000"]),
+        work("rewriting of terms", &recursions, &["rewrite", "30000"]),
+        work("scene graph", &recursions, &["scene", "800"]),
         work("xmllint", "xmllint", &["--noout", &document.display().to_string()]),
         work("sqlite3", "sqlite3", &[":memory:", &format!(".read {}", sql.display())]),
         work("jq", "jq", &["-n", "[range(150000)|{a:.,b:(.|tostring)}]|map(.b|length)|add"]),

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! `CAIRN_BENCH_UNWINDER` is a name of `cairn_bench_unwinders::UNWINDERS`, `none` (the hook alone),
-//! or `cairn-count`, which counts different stacks and is not for timing. The report is one line of
+//! or `cairn-count`, which counts different stacks and frames, and is not for timing. With the
+//! feature `counters` the latter also reports how captures were answered. The report is one line of
 //! `name=value` words; its CPU time is that between this library's constructor and the program's
 //! exit.
 
@@ -50,10 +51,24 @@ struct Counts {
     seen: [u64; COUNTED_IDS / 64],
     unique: u64,
     frames: u64,
+    /// Frames that differ from those of the stack before, counted from the outermost one inwards.
+    changed: u64,
+    /// The stack before, outermost frame last.
+    last: [u64; MAX_COMPARED],
+    last_count: usize,
 }
 
-static COUNTS: MainThread<Counts> =
-    MainThread(UnsafeCell::new(Counts { seen: [0; COUNTED_IDS / 64], unique: 0, frames: 0 }));
+/// Frames of a stack that are compared with the stack before.
+const MAX_COMPARED: usize = 1 << 12;
+
+static COUNTS: MainThread<Counts> = MainThread(UnsafeCell::new(Counts {
+    seen: [0; COUNTED_IDS / 64],
+    unique: 0,
+    frames: 0,
+    changed: 0,
+    last: [0; MAX_COMPARED],
+    last_count: 0,
+}));
 
 /// Captures with cairn and counts.
 extern "C" fn count() -> u64 {
@@ -66,7 +81,17 @@ extern "C" fn count() -> u64 {
         counts.unique += u64::from(*word >> (id % 64) & 1 == 0);
         *word |= 1 << (id % 64);
     }
-    counts.frames += stack.frames().count() as u64;
+    let mut present = [0; MAX_COMPARED];
+    let mut count = 0;
+    for (place, frame) in present.iter_mut().zip(stack.frames()) {
+        *place = frame.address().map_or(0, |address| address.value());
+        count += 1;
+    }
+    let before = counts.last[..counts.last_count].iter().rev();
+    let same = present[..count].iter().rev().zip(before).take_while(|(one, other)| one == other).count();
+    counts.frames += count as u64;
+    counts.changed += (count - same) as u64;
+    (counts.last, counts.last_count) = (present, count);
     id as u64
 }
 
@@ -131,6 +156,9 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     unsafe { __libc_realloc(block, size) }
 }
 
+/// The environment variable with the argument of `cairn_capture::follow_after`.
+const FOLLOW_AFTER: &str = "CAIRN_BENCH_FOLLOW_AFTER";
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
@@ -140,6 +168,9 @@ static START: extern "C" fn() = start;
 static END: extern "C" fn() = end;
 
 extern "C" fn start() {
+    if let Some(captures) = std::env::var(FOLLOW_AFTER).ok().and_then(|text| text.parse().ok()) {
+        cairn_capture::follow_after(captures);
+    }
     let Ok(name) = std::env::var("CAIRN_BENCH_UNWINDER") else { return };
     let capture: Result<Capture, String> = match (name.as_str(), by_name(&name)) {
         ("none", _) => Ok(nothing),
@@ -176,9 +207,18 @@ extern "C" fn end() {
         let statistics = cairn_capture::statistics();
         let _ = write!(
             line,
-            " unique={} frames={} memory_bytes={} lost={}",
-            counts.unique, counts.frames, statistics.memory_bytes, statistics.lost
+            " unique={} frames={} changed={} memory_bytes={} lost={} whole_walks={}",
+            counts.unique,
+            counts.frames,
+            counts.changed,
+            statistics.memory_bytes,
+            statistics.lost,
+            statistics.whole_walks
         );
+        #[cfg(feature = "counters")]
+        for (name, count) in cairn_capture::counts() {
+            let _ = write!(line, " {name}={count}");
+        }
     }
     report(&line);
 }

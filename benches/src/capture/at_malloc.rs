@@ -16,26 +16,90 @@ use crate::capture::programs;
 
 const RUNS: usize = 7;
 
+/// Parses some modules of the standard library.
+const PARSE: &str = "import ast, argparse, inspect, typing
+for module in ast, argparse, inspect, typing:
+    text = open(module.__file__).read()
+    for turn in range(3):
+        ast.parse(text)";
+
 /// The hook alone.
 const NONE: &str = "none";
 
-struct HookedProgram {
-    name: &'static str,
+pub(crate) struct HookedProgram {
+    pub(crate) name: &'static str,
     what: &'static str,
-    program: &'static str,
+    program: String,
     arguments: Vec<String>,
     variables: &'static [(&'static str, &'static str)],
     /// These would take minutes.
     without: &'static [&'static str],
 }
 
-fn programs() -> Vec<HookedProgram> {
+pub(crate) fn programs() -> Vec<HookedProgram> {
     let source = |name: &str| programs::source(name).to_string_lossy().into_owned();
+    let built = |source: &str| {
+        let program = programs::build(source);
+        program.map_or_else(|why| why, |path| path.to_string_lossy().into_owned())
+    };
+    let recursions = built("heap/recursions.cpp");
+    let compiler = Command::new("gcc").arg("-print-prog-name=cc1plus").output();
+    let compiler =
+        compiler.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    let recursion = |name, what, rounds: &str| HookedProgram {
+        name,
+        what,
+        program: recursions.clone(),
+        arguments: vec![name.to_owned(), rounds.to_owned()],
+        variables: &[],
+        without: &["libgcc", "glibc", "backtrace-crate", "framehop"],
+    };
     vec![
+        HookedProgram {
+            name: "walks",
+            what: "random walks through mutually recursive functions",
+            program: built("heap/walks.c"),
+            arguments: vec!["1000000".to_owned(), "1".to_owned()],
+            variables: &[],
+            without: &["libgcc", "glibc", "backtrace-crate", "framehop"],
+        },
+        recursion("parse", "a recursive-descent parser", "5000"),
+        recursion("match", "regular expressions with backtracking", "2000"),
+        recursion("rewrite", "rules applied to terms", "6000"),
+        recursion("scene", "a scene graph", "400"),
+        HookedProgram {
+            name: "cc1plus",
+            what: "-O2 of a small C++ file",
+            program: compiler,
+            arguments: [
+                "-quiet",
+                "-imultiarch",
+                "x86_64-linux-gnu",
+                "-D_GNU_SOURCE",
+                "-O2",
+                "-std=c++17",
+                "-o",
+                "/dev/null",
+            ]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([source("churn.cpp")])
+            .collect(),
+            variables: &[],
+            without: &["libgcc", "glibc", "backtrace-crate", "framehop"],
+        },
+        HookedProgram {
+            name: "python3's parser",
+            what: "syntax trees of modules; PYTHONMALLOC=malloc",
+            program: "/usr/bin/python3".to_owned(),
+            arguments: ["-S", "-c", PARSE].map(str::to_owned).to_vec(),
+            variables: &[("PYTHONMALLOC", "malloc"), ("PYTHONHASHSEED", "0")],
+            without: &["libgcc", "glibc", "backtrace-crate", "framehop"],
+        },
         HookedProgram {
             name: "python3",
             what: "JSON, patterns, sorting, recursion; PYTHONMALLOC=malloc",
-            program: "/usr/bin/python3",
+            program: "/usr/bin/python3".to_owned(),
             arguments: vec![source("churn.py"), "40".to_owned()],
             variables: &[("PYTHONMALLOC", "malloc"), ("PYTHONHASHSEED", "0")],
             without: &[],
@@ -43,7 +107,7 @@ fn programs() -> Vec<HookedProgram> {
         HookedProgram {
             name: "sqlite3",
             what: "a bulk insert, an index, queries",
-            program: "/usr/bin/sqlite3",
+            program: "/usr/bin/sqlite3".to_owned(),
             arguments: vec![":memory:".to_owned(), format!(".read {}", source("churn.sql"))],
             variables: &[],
             without: &[],
@@ -51,7 +115,7 @@ fn programs() -> Vec<HookedProgram> {
         HookedProgram {
             name: "clang",
             what: "-O2 -c of a small C++ file",
-            program: "/usr/bin/clang++",
+            program: "/usr/bin/clang++".to_owned(),
             arguments: ["-std=c++17", "-O2", "-c", "-o", "/dev/null"]
                 .map(str::to_owned)
                 .into_iter()
@@ -64,16 +128,16 @@ fn programs() -> Vec<HookedProgram> {
 }
 
 /// Output of the hook at the program's end.
-struct Report(HashMap<String, u64>);
+pub(crate) struct Report(HashMap<String, u64>);
 
 impl Report {
-    fn value(&self, name: &str) -> Result<f64, String> {
+    pub(crate) fn value(&self, name: &str) -> Result<f64, String> {
         self.0.get(name).map(|&value| value as f64).ok_or_else(|| format!("no {name} in the hook's report"))
     }
 }
 
 pub(crate) fn run() -> Result<(), String> {
-    let hook = build_hook()?;
+    let hook = build_hook(&[])?;
     println!("ns per capture over an empty hook: best of {RUNS} interleaved runs / median.\n");
     println!("| program | captures | frames each | different | by | ns per capture | against cairn |");
     println!("|---|---:|---:|---:|---|---:|---:|");
@@ -126,10 +190,10 @@ fn measure(hook: &PathBuf, program: &HookedProgram) -> Result<(), String> {
     Ok(())
 }
 
-fn start(hook: &PathBuf, program: &HookedProgram, unwinder: &str) -> Result<Report, String> {
+pub(crate) fn start(hook: &PathBuf, program: &HookedProgram, unwinder: &str) -> Result<Report, String> {
     let path = programs::build_directory()?.join("malloc-hook-report");
     let _ = fs::remove_file(&path);
-    let status = Command::new(program.program)
+    let status = Command::new(&program.program)
         .args(&program.arguments)
         .envs(program.variables.iter().copied())
         .env("LD_PRELOAD", hook)
@@ -149,14 +213,22 @@ fn start(hook: &PathBuf, program: &HookedProgram, unwinder: &str) -> Result<Repo
     Ok(Report(words.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()))
 }
 
-fn build_hook() -> Result<PathBuf, String> {
-    let status = Command::new(std::env::var("CARGO").as_deref().unwrap_or("cargo"))
-        .args(["build", "--quiet", "--release", "--package", "cairn-bench-malloc-hook"])
-        .status()
-        .map_err(|error| format!("cargo: {error}"))?;
+/// Builds the hook; with options of cargo, in a directory of its own.
+pub(crate) fn build_hook(options: &[&str]) -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let mut command = Command::new(std::env::var("CARGO").as_deref().unwrap_or("cargo"));
+    command.args(["build", "--quiet", "--release", "--package", "cairn-bench-malloc-hook"]).args(options);
+    let folder = program.parent().ok_or("this program has no directory")?;
+    let folder = if options.is_empty() {
+        folder.to_path_buf()
+    } else {
+        let target = folder.join("bench-hook");
+        command.arg("--target-dir").arg(&target);
+        target.join("release")
+    };
+    let status = command.status().map_err(|error| format!("cargo: {error}"))?;
     if !status.success() {
         return Err(format!("cargo build of the hook: {status}"));
     }
-    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
-    Ok(program.with_file_name("libcairn_bench_malloc_hook.so"))
+    Ok(folder.join("libcairn_bench_malloc_hook.so"))
 }

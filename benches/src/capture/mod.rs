@@ -2,11 +2,13 @@
 //!
 //! - [`fixed`]: one unchanging stack of a given depth, captured again and again;
 //! - [`at_malloc`]: the stacks of real programs, at every allocation;
+//! - [`counters`]: the same programs, and how their captures were answered;
 //! - [`slow`]: where nothing is known yet;
 //! - [`room`]: memory of a thread, and stack below the caller;
 //! - [`instructions`]: the fixed stacks, counted by callgrind.
 
 mod at_malloc;
+mod counters;
 mod fixed;
 mod instructions;
 mod programs;
@@ -21,6 +23,7 @@ type Part = (&'static str, fn() -> Result<(), String>, &'static str);
 const PARTS: &[Part] = &[
     ("fixed", fixed::run, "ns per capture of a fixed stack"),
     ("at-malloc", at_malloc::run, "ns per capture at every malloc of real programs"),
+    ("counters", counters::run, "how captures at every malloc are answered"),
     ("slow", slow::run, "ns where nothing is known: new code, moved stacks"),
     ("room", room::run, "memory and stack that captures take"),
     ("instructions", instructions::run, "instructions per capture of a fixed stack"),

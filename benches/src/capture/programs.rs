@@ -25,6 +25,17 @@ pub(crate) fn build_directory() -> Result<PathBuf, String> {
     Ok(directory)
 }
 
+/// Compiles a program below `fixtures/programs` and returns its path.
+pub(crate) fn build(name: &str) -> Result<PathBuf, String> {
+    let source = source(name);
+    let program = build_directory()?.join(source.file_stem().unwrap_or_default());
+    let compiler = if name.ends_with(".cpp") { "c++" } else { "cc" };
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-g", "-pthread", "-fno-builtin-malloc", "-o"]).arg(&program).arg(&source);
+    let status = command.status().map_err(|error| format!("{compiler}: {error}"))?;
+    if status.success() { Ok(program) } else { Err(format!("{compiler} {name}: {status}")) }
+}
+
 /// fixed_stack.cpp, compiled and loaded.
 pub(crate) struct FixedStack {
     /// `run_fixed_stack`.
