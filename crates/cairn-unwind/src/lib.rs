@@ -40,6 +40,7 @@
 //! | walk the stack of a RISC-V device with frame pointers | [`riscv::RiscvWalk`] |
 //! | walk the register windows of an Xtensa device | [`xtensa::XtensaWalk`] |
 //! | walk as Darwin's kernel does | [`xnu`] |
+//! | find the frames of CPython | [`python`] |
 //!
 //! Machines are twin folders with equal file names, [`x86_64`] and [`aarch64`], behind the trait
 //! [`Machine`]. Shadow stacks (Intel's SHSTK, Arm's GCS) need no unwinding: they contain only
@@ -56,6 +57,7 @@ mod fold;
 mod frame_pointer;
 mod machine;
 mod memory;
+pub mod python;
 mod registers;
 pub mod riscv;
 mod stop_reason;

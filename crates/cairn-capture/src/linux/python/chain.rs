@@ -9,7 +9,11 @@
 //! A mark is an address inside of the stack frame of one call of the evaluation function. 3.8 and
 //! 3.9 have none: each frame is followed by [`Link::UNPLACED`], which any such call may match.
 
-use super::layout::{ChainKind, Layout};
+use cairn_unwind::python::{
+    C_FRAME_CURRENT_3_11, C_FRAME_PREVIOUS_3_10, C_FRAME_PREVIOUS_3_11, ChainKind, FIRST_MARK_OWNER,
+    GENERATOR_3_10, Layout, MAX_LINKS, STACK_DEPTH_3_10, STATE_C_FRAME_3_10,
+};
+
 use super::memory::Words;
 use super::room::Room;
 
@@ -37,21 +41,8 @@ impl Link {
     }
 }
 
-/// Longer lists are taken for damage. The interpreter limits recursion to 1000 frames unless the
-/// program raises that.
-const MAX_LINKS: usize = 1 << 20;
-
 /// The list ended in a way that it cannot, or there was no memory for it.
 pub(super) struct BadChain;
-
-/// First value of the owner field that is a mark's.
-const FIRST_MARK_OWNER: u8 = 3;
-
-/// Offsets in `CFrame` of 3.10, and in `_PyCFrame` of 3.11 and 3.12.
-const C_FRAME_PREVIOUS_3_10: u64 = 8;
-const C_FRAME_CURRENT_3_11: u64 = 8;
-const C_FRAME_PREVIOUS_3_11: u64 = 16;
-const STATE_C_FRAME_3_10: u64 = 48;
 
 /// Reads the frames of a thread state into `links`, innermost first, and returns their number.
 #[inline(always)]
@@ -198,8 +189,6 @@ fn count_of(first: u64, previous: u64, end: u64, memory: &impl Words) -> Result<
 ///
 /// A frame that runs has no stack of values.
 fn is_suspended_generator(frame: u64, memory: &impl Words) -> Result<bool, BadChain> {
-    const STACK_DEPTH: u64 = 80;
-    const GENERATOR: u64 = 88;
-    let depth = memory.half(frame.wrapping_add(STACK_DEPTH)).ok_or(BadChain)? as i32;
-    Ok(depth >= 0 && memory.word(frame.wrapping_add(GENERATOR)).ok_or(BadChain)? != 0)
+    let depth = memory.half(frame.wrapping_add(STACK_DEPTH_3_10)).ok_or(BadChain)? as i32;
+    Ok(depth >= 0 && memory.word(frame.wrapping_add(GENERATOR_3_10)).ok_or(BadChain)? != 0)
 }

@@ -11,10 +11,9 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cairn_format::recording::{LineTableFormat, MAX_CODE_NAME_BYTES};
+use cairn_unwind::python::{BYTES_DATA, BYTES_LENGTH, Layout, OBJECT_TYPE, copy_text};
 
-use super::layout::{BYTES_DATA, BYTES_LENGTH, Layout, OBJECT_TYPE};
-use super::memory::Words;
-use super::text;
+use super::memory::{Readable, Words};
 use crate::linux::index::{Index, MIX};
 use crate::linux::region::{Region, ZeroedAtomics};
 
@@ -254,8 +253,8 @@ impl Codes {
         let table = word(layout.code_lines)?;
         let length = memory.word(table.wrapping_add(BYTES_LENGTH)).ok_or(NoCode::OtherLayout)?;
         let first_line = address.wrapping_add(layout.code_first_line);
-        let file = text::copy(file, layout, memory, &mut room.file).ok_or(NoCode::OtherLayout)?;
-        let name = text::copy(name, layout, memory, &mut room.name).ok_or(NoCode::OtherLayout)?;
+        let file = copy_text(file, layout, &Readable(memory), &mut room.file).ok_or(NoCode::OtherLayout)?;
+        let name = copy_text(name, layout, &Readable(memory), &mut room.name).ok_or(NoCode::OtherLayout)?;
         let described = Described {
             file: room.file.get(..file).unwrap_or_default(),
             name: room.name.get(..name).unwrap_or_default(),

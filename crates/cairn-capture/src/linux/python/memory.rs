@@ -1,6 +1,9 @@
 //! Reads an interpreter's data: directly where they cannot go away meanwhile, else through the
 //! kernel.
 
+use cairn_format::AbsoluteAddress;
+use cairn_unwind::MemoryReader;
+
 use crate::linux::own_memory;
 
 /// Words of this process's memory.
@@ -24,6 +27,15 @@ pub(crate) trait Words {
 
     /// Copies bytes; false where they are unreadable.
     fn copy(&self, address: u64, into: &mut [u8]) -> bool;
+}
+
+/// Words as the reader of strings takes them.
+pub(super) struct Readable<'a, W>(pub(super) &'a W);
+
+impl<W: Words> MemoryReader for Readable<'_, W> {
+    fn read(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
+        self.0.copy(address.value(), into).then_some(())
+    }
 }
 
 /// Reads as ordinary code does.
@@ -66,6 +78,12 @@ impl Words for Direct {
 /// Reads through the kernel: unmapped memory is an answer, and no fault.
 #[derive(Clone, Copy)]
 pub(crate) struct Guarded;
+
+impl MemoryReader for Guarded {
+    fn read(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
+        self.copy(address.value(), into).then_some(())
+    }
+}
 
 impl Words for Guarded {
     fn word(&self, address: u64) -> Option<u64> {

@@ -21,9 +21,10 @@
 
 use core::sync::atomic::Ordering;
 
+use cairn_unwind::python::ChainKind;
+
 use super::chain::{self, Link};
 use super::codes::{CodeNumber, NameRoom, NoCode};
-use super::layout::ChainKind;
 use super::memory::{Direct, Guarded, Words};
 use super::room::Room;
 use super::{CODES, Interpreter, ThreadState, count_unread, interpreters};

@@ -15,11 +15,9 @@
 
 mod chain;
 mod codes;
-mod layout;
 mod memory;
 mod merge;
 mod room;
-mod text;
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -30,8 +28,8 @@ pub use codes::CodeContents;
 pub(crate) use merge::{PythonThread, with_python_frames};
 
 use cairn_format::AbsoluteAddress;
+use cairn_unwind::python::{ChainKind, Layout, TYPE_DEALLOC, TYPE_NAME};
 use codes::Codes;
-use layout::{ChainKind, Layout, TYPE_DEALLOC, TYPE_NAME};
 use memory::{Guarded, Words};
 
 use crate::linux::modules::identity_of_loaded;
@@ -176,7 +174,7 @@ unsafe fn add(symbols: &PythonSymbols) -> Result<(), InterpreterState> {
     if [runtime, code_type, current_state, own_state].contains(&0) {
         return Err(InterpreterState::NotExported);
     }
-    let layout = layout::layout_of(version, runtime, &Guarded)?;
+    let layout = Layout::of(version, runtime, &Guarded)?;
     if layout.chain == ChainKind::Objects && evaluation.1 == 0 {
         return Err(InterpreterState::NotExported);
     }

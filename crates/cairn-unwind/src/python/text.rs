@@ -1,7 +1,9 @@
 //! Copies an interpreter's strings as UTF-8.
 
+use cairn_format::AbsoluteAddress;
+
 use super::layout::{Layout, STRING_LENGTH, STRING_STATE};
-use super::memory::Words;
+use crate::MemoryReader;
 
 /// Bits of a string's state.
 const KIND_SHIFT: u32 = 2;
@@ -14,9 +16,17 @@ const ASCII: u32 = 0x40;
 ///
 /// Lone surrogates from DC80 to DCFF represent bytes of a path that are no text, and become these
 /// bytes again.
-pub(super) fn copy(address: u64, layout: &Layout, memory: &impl Words, into: &mut [u8]) -> Option<usize> {
-    let length = memory.word(address.wrapping_add(STRING_LENGTH))?;
-    let state = memory.half(address.wrapping_add(STRING_STATE))?;
+pub fn copy_text(
+    address: u64,
+    layout: &Layout,
+    memory: &impl MemoryReader,
+    into: &mut [u8],
+) -> Option<usize> {
+    let at = |offset: u64| AbsoluteAddress::new(address.wrapping_add(offset));
+    let length = memory.word64(at(STRING_LENGTH))?;
+    let mut state = [0; 4];
+    memory.read(at(STRING_STATE), &mut state)?;
+    let state = u32::from_le_bytes(state);
     let width = match state >> KIND_SHIFT & KIND_MASK {
         kind @ (1 | 2 | 4) => u64::from(kind),
         _ => return None,
@@ -24,7 +34,7 @@ pub(super) fn copy(address: u64, layout: &Layout, memory: &impl Words, into: &mu
     let data = match (state & COMPACT != 0, state & ASCII != 0) {
         (true, true) => address.wrapping_add(layout.ascii_data),
         (true, false) => address.wrapping_add(layout.compact_data),
-        (false, _) => memory.word(address.wrapping_add(layout.compact_data))?,
+        (false, _) => memory.word64(at(layout.compact_data))?,
     };
     // More characters than bytes never fit.
     let count = length.min(into.len() as u64);
@@ -34,9 +44,7 @@ pub(super) fn copy(address: u64, layout: &Layout, memory: &impl Words, into: &mu
         let mut piece = [0_u8; PIECE_BYTES];
         let characters = (count - index).min(PIECE_BYTES as u64 / width);
         let bytes = piece.get_mut(..(characters * width) as usize)?;
-        if !memory.copy(data.wrapping_add(index * width), bytes) {
-            return None;
-        }
+        memory.read(AbsoluteAddress::new(data.wrapping_add(index * width)), bytes)?;
         for character in bytes.chunks_exact(width as usize) {
             let mut wide = [0_u8; 4];
             wide.get_mut(..character.len())?.copy_from_slice(character);
