@@ -8,6 +8,7 @@ use cairn_analysis::heap::CoreStacks;
 use cairn_memory::heap::{Annotated, FindOptions, GlibcHeap, Reachability, References};
 use cairn_memory::image::{Image, OpenOptions};
 use cairn_memory::process::ThreadSource;
+use cairn_memory::python::PythonFrames;
 
 const LIMIT: u32 = 200;
 
@@ -43,10 +44,16 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let reach = Reachability::find(&image, found.blocks(), heap.as_ref());
     assert!(reach.leaked().count() + reach.indirectly_leaked().count() <= found.blocks().len());
     let _ = References::find(&image, 0, u64::MAX, 10);
-    let stacks = CoreStacks::new(&image, found.stacks(), &[]);
-    let _ = stacks.profile(found.blocks());
+    let python = PythonFrames::find(&image);
+    let mut stacks = Vec::new();
     for thread in ThreadSource::threads(&image).iter().take(10) {
         let Ok(registers) = &thread.registers else { continue };
-        assert!(image.stack(registers, LIMIT).frames.len() <= LIMIT as usize);
+        let stack = image.stack(registers, LIMIT);
+        assert!(stack.frames.len() <= LIMIT as usize);
+        let mixed = python.merge(&image, thread, stack, LIMIT);
+        assert!(mixed.frames.len() <= LIMIT as usize);
+        stacks.push(mixed.frames);
     }
+    let stacks = CoreStacks::new(&image, found.stacks(), &stacks, python.codes());
+    let _ = stacks.profile(found.blocks());
 });

@@ -34,6 +34,7 @@
 
 pub mod attribution;
 pub mod calendar;
+pub mod code_names;
 pub mod family;
 pub mod file_kind;
 pub mod heap;

@@ -12,7 +12,7 @@
 //! for thread in &snapshot.threads {
 //!     println!("{} {}", thread.id, thread.name);
 //!     for frame in thread.stack.iter().flat_map(|stack| &stack.frames) {
-//!         println!("  {:?} {:?}", frame.frame, snapshot.resolve(frame, &mut names));
+//!         println!("  {:?}", snapshot.source_frames(frame, Some(&mut names)));
 //!     }
 //! }
 //! # Ok::<(), cairn_memory::process::Error>(())
@@ -27,14 +27,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use cairn_format::recording::{MarkValue, PcKind};
+use cairn_format::recording::{InterpreterState, LineTableFormat, MarkValue, PcKind};
 use cairn_format::{AbsoluteAddress, Frame, StatedAddress};
-use cairn_symbols::{AddressKind, Lookup, Place, Resolution, SymbolizerOptions};
+use cairn_symbols::{AddressKind, Lookup, Place, SourceFrame, SymbolizerOptions};
 use cairn_unwind::{AddressRange, FoundBy, StopReason};
 
-use crate::names::{AddressNames, ModuleKey};
+use crate::code_names::CodeNames;
+use crate::heap::InterpretedCode;
+use crate::names::{AddressNames, ModuleKey, named_frames};
 use cairn_memory::process::{self, NoRegisters, StoppedProcess, ThreadSource};
-use cairn_recording::spool_builder::{BuiltFrame, BuiltModule, SpoolBuilder};
+use cairn_memory::python::{
+    MixedFrame, PythonCode, PythonFrame, PythonFrames, PythonNote, PythonRefusal, PythonRefusalReason,
+};
+use cairn_recording::spool_builder::{BuiltCode, BuiltFrame, BuiltModule, SpoolBuilder};
+use cairn_recording::{CodePiece, Recording, RecordingError, code_files_of, pack};
 
 /// The threads of a process at one moment.
 #[derive(Debug)]
@@ -51,6 +57,12 @@ pub struct Snapshot {
     pub modules: Vec<SnapshotModule>,
     /// The threads; the main thread is first, if it still runs.
     pub threads: Vec<SnapshotThread>,
+    /// The code of Python frames, by [`PythonFrame::code`].
+    pub codes: Vec<PythonCode>,
+    /// Names of code by JIT compilers, if a frame lies outside of all modules.
+    code_files: Vec<CodePiece>,
+    /// Names of native frames outside of all modules.
+    generated: HashMap<Frame, SourceFrame>,
     /// The process's root directory, if it differs from ours. Held open, because the process may
     /// exit.
     root: Option<File>,
@@ -95,11 +107,22 @@ pub struct SnapshotStack {
     pub frames: Vec<SnapshotFrame>,
     /// The reason why the walk ended.
     pub stop: StopReason,
+    /// Gaps in its Python frames.
+    pub notes: Vec<PythonNote>,
 }
 
 /// A frame of a [`SnapshotStack`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SnapshotFrame {
+pub enum SnapshotFrame {
+    /// A native frame.
+    Native(NativeFrame),
+    /// A frame of Python code, which the next native frame runs.
+    Python(PythonFrame),
+}
+
+/// A native frame of a [`SnapshotStack`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NativeFrame {
     /// The frame.
     pub frame: Frame,
     /// The method that found it.
@@ -119,9 +142,56 @@ impl Snapshot {
         let command_line = command_line(process);
         let started = Instant::now();
         let taken = SystemTime::now();
-        let (modules, threads) = process::while_stopped(process, |process| look(process, max_frames))?;
+        let (modules, threads, codes) = process::while_stopped(process, |process| look(process, max_frames))?;
         let stopped_for = started.elapsed();
-        Ok(Self { process, command_line, taken, stopped_for, modules, threads, root })
+        let mut snapshot = Self {
+            process,
+            command_line,
+            taken,
+            stopped_for,
+            modules,
+            threads,
+            codes,
+            code_files: Vec::new(),
+            generated: HashMap::new(),
+            root,
+        };
+        if snapshot.natives().any(|native| native.module.is_none()) {
+            snapshot.add_code_files(code_files_of(process));
+        }
+        Ok(snapshot)
+    }
+
+    /// Names frames in the code of JIT compilers by these pieces of perf maps and jitdumps.
+    ///
+    /// [`take`](Self::take) has read those of the process, as far as it finds them.
+    pub fn add_code_files(&mut self, pieces: Vec<CodePiece>) {
+        self.code_files.extend(pieces);
+        let Some(names) = CodeNames::new(&self.code_files) else { return };
+        let mut frames: Vec<Frame> =
+            self.natives().filter(|native| native.module.is_none()).map(|native| native.frame).collect();
+        frames.dedup();
+        let asked: Vec<(PcKind, u64)> = frames
+            .iter()
+            .map(|frame| {
+                let kind = match frame {
+                    Frame::ReturnAddress(_) => PcKind::ReturnAddress,
+                    _ => PcKind::ProgramCounter,
+                };
+                (kind, frame.address().unwrap_or_default().value())
+            })
+            .collect();
+        let named = frames.into_iter().zip(names.resolve(&asked));
+        self.generated.extend(named.filter_map(|(frame, name)| Some((frame, name?))));
+    }
+
+    /// Iterates over the native frames of all threads.
+    fn natives(&self) -> impl Iterator<Item = &NativeFrame> {
+        let frames = self.threads.iter().flat_map(|thread| &thread.stack).flat_map(|stack| &stack.frames);
+        frames.filter_map(|frame| match frame {
+            SnapshotFrame::Native(native) => Some(native),
+            SnapshotFrame::Python(_) => None,
+        })
     }
 
     /// Creates the names for this snapshot's frames.
@@ -138,33 +208,66 @@ impl Snapshot {
 
     /// Returns the module of a frame.
     #[must_use]
-    pub fn module(&self, frame: &SnapshotFrame) -> Option<&SnapshotModule> {
+    pub fn module(&self, frame: &NativeFrame) -> Option<&SnapshotModule> {
         self.modules.get(frame.module?)
     }
 
     /// Returns the address of a frame in its module's file, without subtracting the lookup byte.
     #[must_use]
-    pub fn stated_address(&self, frame: &SnapshotFrame) -> Option<StatedAddress> {
+    pub fn stated_address(&self, frame: &NativeFrame) -> Option<StatedAddress> {
         let address = frame.frame.address()?.value();
         Some(StatedAddress::new(address.wrapping_sub(self.module(frame)?.bias)))
     }
 
-    /// Resolves a frame; `None` outside of all modules.
-    pub fn resolve<'n>(&self, frame: &SnapshotFrame, names: &'n mut AddressNames) -> Option<&'n Resolution> {
-        let lookup = self.lookup(frame)?;
-        Some(names.resolve(&self.module(frame)?.key(), lookup))
+    /// Returns the function at a frame, and those that were inlined there, innermost first; empty
+    /// where none is known. Python frames need no `names`.
+    pub fn source_frames(&self, frame: &SnapshotFrame, names: Option<&mut AddressNames>) -> Vec<SourceFrame> {
+        match frame {
+            SnapshotFrame::Native(native) => {
+                if let Some(generated) = self.generated.get(&native.frame) {
+                    return vec![generated.clone()];
+                }
+                let found = names.and_then(|names| {
+                    let lookup = self.lookup(native)?;
+                    Some(names.resolve(&self.module(native)?.key(), lookup))
+                });
+                found.map_or(&[][..], named_frames).to_vec()
+            }
+            SnapshotFrame::Python(frame) => {
+                let code = frame.code.and_then(|code| self.codes.get(code as usize));
+                vec![match code {
+                    Some(code) => InterpretedCode::of_image(code).source_frame(frame.offset),
+                    None => {
+                        let mut unreadable = SourceFrame::default();
+                        unreadable.function = Some(PythonCode::NO_CODE.into());
+                        unreadable
+                    }
+                }]
+            }
+        }
     }
 
-    /// Resolves all frames at once; [`resolve`](Self::resolve) then uses the cache.
+    /// Explains what cannot be said of a Python frame.
+    #[must_use]
+    pub fn gap(&self, frame: PythonFrame) -> Option<&'static str> {
+        let code = frame.code.and_then(|code| self.codes.get(code as usize));
+        code.map_or(Some(PythonCode::UNREADABLE), PythonCode::gap)
+    }
+
+    /// Resolves all frames at once; [`source_frames`](Self::source_frames) then uses the cache.
     pub fn prepare(&self, names: &mut AddressNames) {
         let keys: Vec<ModuleKey> = self.modules.iter().map(SnapshotModule::key).collect();
-        let frames = self.threads.iter().flat_map(|thread| &thread.stack).flat_map(|stack| &stack.frames);
-        names.prepare(frames.filter_map(|frame| Some((keys.get(frame.module?)?, self.lookup(frame)?))));
+        names.prepare(
+            self.natives().filter_map(|frame| Some((keys.get(frame.module?)?, self.lookup(frame)?))),
+        );
     }
 
     /// Converts to a recording with one mark per thread, for `cairn play` and other readers.
-    #[must_use]
-    pub fn to_recording(&self) -> Vec<u8> {
+    ///
+    /// # Errors
+    ///
+    /// [`RecordingError`], if names of generated code cannot be stored in it.
+    pub fn to_recording(&self) -> Result<Vec<u8>, RecordingError> {
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let taken = self.taken.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut spool = SpoolBuilder::new(self.process, nanos(taken));
@@ -184,20 +287,40 @@ impl Snapshot {
                 spool.module_loaded(0, range, module.bias, &module.build_id, path)
             })
             .collect();
+        let codes: Vec<u32> = self.codes.iter().map(|code| spool.code(0, &built_code(code))).collect();
+        let notes = self.threads.iter().flat_map(|thread| &thread.stack).flat_map(|stack| &stack.notes);
+        let mut refusals: Vec<PythonRefusal> = Vec::new();
+        for note in notes {
+            if let PythonNote::Refused(refusal) = note
+                && !refusals.contains(refusal)
+            {
+                refusals.push(*refusal);
+                spool.interpreter(0, refusal.version, state_of(refusal.reason));
+            }
+        }
         for thread in &self.threads {
             let built = spool.thread(0, thread.id, thread.name.as_bytes());
             match &thread.stack {
                 Ok(stack) => {
-                    let frames = built_frames(stack, &modules);
+                    let frames = built_frames(stack, &modules, &codes);
                     spool.mark(built, 0, &frames, MarkValue::None, b"snapshot");
                 }
                 Err(reason) => spool.mark(built, 0, &[], MarkValue::None, reason.to_string().as_bytes()),
             }
         }
-        spool.finish(nanos(self.stopped_for))
+        let bytes = spool.finish(nanos(self.stopped_for));
+        if self.code_files.is_empty() {
+            return Ok(bytes);
+        }
+        // Only packed recordings have names of generated code.
+        let mut recording = Recording::from_bytes(bytes)?;
+        recording.add_generated_code(self.code_files.iter().cloned());
+        let mut packed = Vec::new();
+        pack(&recording, &mut packed)?;
+        Ok(packed)
     }
 
-    fn lookup(&self, frame: &SnapshotFrame) -> Option<Lookup> {
+    fn lookup(&self, frame: &NativeFrame) -> Option<Lookup> {
         // Without a build id, the symbolizer could not detect a replaced file.
         let is_sure = |module: &&SnapshotModule| module.file_is_there || !module.build_id.is_empty();
         self.module(frame).filter(is_sure)?;
@@ -211,7 +334,10 @@ impl Snapshot {
 }
 
 /// Collects everything that requires the process to be stopped.
-fn look(process: &StoppedProcess, max_frames: u32) -> (Vec<SnapshotModule>, Vec<SnapshotThread>) {
+fn look(
+    process: &StoppedProcess,
+    max_frames: u32,
+) -> (Vec<SnapshotModule>, Vec<SnapshotThread>, Vec<PythonCode>) {
     let map = process.modules();
     let modules = map.modules().iter().map(|module| SnapshotModule {
         path: PathBuf::from(OsStr::from_bytes(module.name())),
@@ -227,28 +353,65 @@ fn look(process: &StoppedProcess, max_frames: u32) -> (Vec<SnapshotModule>, Vec<
         let module = map.module_at(frame.lookup_address()?)?;
         starts.get(&module.range().start.value()).copied()
     };
+    let python = PythonFrames::find(process);
+    let frame = |frame: MixedFrame| match frame {
+        MixedFrame::Native(found) => SnapshotFrame::Native(NativeFrame {
+            frame: found.frame,
+            found_by: found.found_by,
+            module: module_of(found.frame),
+        }),
+        MixedFrame::Python(frame) => SnapshotFrame::Python(frame),
+    };
     let threads = process.threads().iter().map(|thread| SnapshotThread {
         id: thread.id,
         name: thread.name.clone(),
         stack: thread.registers.as_ref().map_err(|&reason| reason).map(|registers| {
             let stack = process.stack(registers, max_frames);
-            let frames = stack.frames.iter().map(|found| SnapshotFrame {
-                frame: found.frame,
-                found_by: found.found_by,
-                module: module_of(found.frame),
-            });
-            SnapshotStack { frames: frames.collect(), stop: stack.stop }
+            let stack = python.merge(process, thread, stack, max_frames);
+            let frames = stack.frames.iter().map(|&found| frame(found)).collect();
+            SnapshotStack { frames, stop: stack.stop, notes: stack.notes }
         }),
     });
     let threads = threads.collect();
-    (modules, threads)
+    (modules, threads, python.codes().to_vec())
+}
+
+/// Converts the code of an image to that of a recording.
+fn built_code(code: &PythonCode) -> BuiltCode<'_> {
+    BuiltCode {
+        file: code.file.as_deref().unwrap_or_default(),
+        name: code.name.as_deref().unwrap_or(PythonCode::NO_NAME.as_bytes()),
+        first_line: code.first_line.unwrap_or(0),
+        format: if code.line_table.is_some() { code.format } else { LineTableFormat::Python311 },
+        line_table: code.line_table.as_deref().unwrap_or_default(),
+    }
+}
+
+fn state_of(reason: PythonRefusalReason) -> InterpreterState {
+    match reason {
+        PythonRefusalReason::FreeThreaded => InterpreterState::FreeThreaded,
+        PythonRefusalReason::NotExported => InterpreterState::NotExported,
+        PythonRefusalReason::OtherProcessor => InterpreterState::OtherProcessor,
+        PythonRefusalReason::OtherLayout | PythonRefusalReason::DebugBuild => InterpreterState::OtherLayout,
+        _ => InterpreterState::UnknownVersion,
+    }
 }
 
 /// Converts the frames of a stack to those of a recording; the outermost one states why it ends.
-fn built_frames(stack: &SnapshotStack, modules: &[BuiltModule]) -> Vec<BuiltFrame> {
+fn built_frames(stack: &SnapshotStack, modules: &[BuiltModule], codes: &[u32]) -> Vec<BuiltFrame> {
     let module = |index: Option<usize>| index.and_then(|index| modules.get(index)).copied();
-    let callers = stack.frames.iter().skip(1).map(|caller| Some(caller.found_by)).chain([None]);
-    let frames = stack.frames.iter().zip(callers).filter_map(|(frame, caller_found_by)| {
+    let mut caller_found_by = None;
+    let frames = stack.frames.iter().rev().filter_map(|frame| {
+        let frame = match frame {
+            SnapshotFrame::Native(native) => native,
+            SnapshotFrame::Python(python) => {
+                let code = python.code.and_then(|code| codes.get(code as usize)).copied().unwrap_or(0);
+                let address = u64::from(code) << 32 | u64::from(python.offset);
+                let kind = PcKind::Interpreted;
+                return Some(BuiltFrame { kind, address, module: BuiltModule::NONE });
+            }
+        };
+        let caller_found_by = caller_found_by.replace(frame.found_by);
         let kind = match frame.frame {
             Frame::ReturnAddress(_)
                 if matches!(caller_found_by, Some(FoundBy::FramePointer | FoundBy::KnownCode)) =>
@@ -272,7 +435,10 @@ fn built_frames(stack: &SnapshotStack, modules: &[BuiltModule]) -> Vec<BuiltFram
         StopReason::Limit => end(PcKind::Limit, 0),
         _ => None,
     };
-    frames.chain(end).collect()
+    let mut frames: Vec<BuiltFrame> = frames.collect();
+    frames.reverse();
+    frames.extend(end);
+    frames
 }
 
 /// Returns a process's root directory, if it differs from ours.

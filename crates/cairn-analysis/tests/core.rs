@@ -441,7 +441,7 @@ fn core_of_every_machine_is_read() {
             [Holder::Memory(0x7000_0800)]
         );
 
-        let stacks = CoreStacks::new(&image, found.stacks(), &[]);
+        let stacks = CoreStacks::new(&image, found.stacks(), &[], &[]);
         let profile = stacks.profile(found.blocks());
         assert_eq!((profile.totals.live_blocks, profile.totals.live_bytes), (100, 6400));
     }

@@ -15,6 +15,7 @@
 //! | [`image`] | opens the memory of a dead process, or of another machine, as one value |
 //! | [`heap`] | finds allocated blocks in an image: annotated, glibc's, damaged, and unreachable ones |
 //! | [`process`] | walks the stacks of a running process's threads |
+//! | [`python`] | puts Python frames into these stacks |
 //!
 //! The crate draws no conclusions and prints nothing: `cairn-analysis` does the first, `cairn-cli`
 //! the second.
@@ -25,3 +26,4 @@
 pub mod heap;
 pub mod image;
 pub mod process;
+pub mod python;

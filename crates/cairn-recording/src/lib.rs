@@ -97,7 +97,7 @@ pub use spool::external_marks::{
 pub use summary::{Detail, StoredSummary};
 pub use tables::{Code, Interpreter, StackTree};
 #[cfg(target_os = "linux")]
-pub use write::drain::{Drain, Status};
+pub use write::drain::{Drain, Status, code_file, code_files_of};
 pub use write::pack::{Totals, pack};
 
 pub use cairn_format::recording::{

@@ -7,7 +7,7 @@ use cairn_format::recording::{EndReason, FileHeader};
 use crate::clock::TimeScale;
 use crate::error::{EndedEarly, Finding, RecordingError};
 use crate::files::{header_of, is_of_same};
-use crate::generated::GeneratedCode;
+use crate::generated::{CodePiece, GeneratedCode};
 use crate::growth::Growth;
 use crate::model::{Events, Fact, Module, ModuleId, PcId, StackFrame, StackId, Thread, ThreadId, Wanted};
 use crate::packed::reader::Packed;
@@ -125,6 +125,14 @@ impl Recording {
     #[must_use]
     pub fn generated_code(&self) -> &GeneratedCode {
         &self.tables.generated
+    }
+
+    /// Adds names of generated code that were read elsewhere, as of the end of the recording.
+    pub fn add_generated_code(&mut self, pieces: impl IntoIterator<Item = CodePiece>) {
+        let known = self.tables.generated.pieces().len() as u64;
+        for (index, piece) in (known..).zip(pieces) {
+            self.tables.generated.add(index, piece);
+        }
     }
 
     /// The stacks as a tree.

@@ -23,9 +23,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use cairn_format::recording::{
-    CounterKind, EndReason, FileHeader, Lane, LoadedModule, LossKind, MAX_MARK_TEXT_BYTES, MAX_TREE_WORDS,
-    MarkValue, PcKind, RecordSink, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, Shape, SinkTooSmall,
-    ThreadEvent, control,
+    Code, CounterKind, EndReason, FileHeader, InterpreterState, Lane, LineTableFormat, LoadedModule,
+    LossKind, MAX_CODE_LINES_BYTES, MAX_CODE_NAME_BYTES, MAX_MARK_TEXT_BYTES, MAX_TREE_WORDS, MarkValue,
+    PcKind, RecordSink, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, Shape, SinkTooSmall, ThreadEvent,
+    control,
 };
 
 /// Slots that are enough for any record of this file's: the longest one holds tree words.
@@ -33,6 +34,13 @@ const MAX_SLOTS: usize = MAX_TREE_WORDS / 2 + 8;
 
 const _: () = assert!(MAX_SLOTS * 8 <= SEGMENT_BYTES - SEGMENT_HEADER_BYTES);
 const _: () = assert!(MAX_MARK_TEXT_BYTES + 64 <= MAX_SLOTS * 8);
+
+/// Bytes of a line table in one record; half of what a record may have, so that one fits
+/// [`MAX_SLOTS`].
+const CODE_LINES_BYTES: usize = MAX_CODE_LINES_BYTES / 2;
+
+const _: () = assert!(CODE_LINES_BYTES + 64 <= MAX_SLOTS * 8);
+const _: () = assert!(2 * MAX_CODE_NAME_BYTES + 64 <= MAX_SLOTS * 8);
 
 /// Marks a word of the tree as the parent of the node behind it.
 const HEAD: u32 = 1 << 31;
@@ -66,6 +74,21 @@ pub struct BuiltFrame {
     pub module: BuiltModule,
 }
 
+/// Code of an interpreter to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BuiltCode<'a> {
+    /// The source file; cut to [`MAX_CODE_NAME_BYTES`].
+    pub file: &'a [u8],
+    /// The function; cut to the same length.
+    pub name: &'a [u8],
+    /// The line that the line table begins with.
+    pub first_line: u32,
+    /// Encoding of the line table.
+    pub format: LineTableFormat,
+    /// The line table.
+    pub line_table: &'a [u8],
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct SpoolBuilder {
@@ -74,6 +97,7 @@ pub struct SpoolBuilder {
     threads: Vec<ThreadBlocks>,
     blocks: Vec<Vec<u8>>,
     modules: u32,
+    codes: u32,
     pcs: HashMap<BuiltFrame, u32>,
     /// From a stack and the frame inside of it to the stack with that frame.
     nodes: HashMap<(u32, u32), u32>,
@@ -109,6 +133,7 @@ impl SpoolBuilder {
             threads: Vec::new(),
             blocks: Vec::new(),
             modules: 0,
+            codes: 0,
             pcs: HashMap::new(),
             nodes: HashMap::new(),
             next_word: 1,
@@ -159,6 +184,32 @@ impl SpoolBuilder {
     /// A module is gone from now on.
     pub fn module_unloaded(&mut self, nanos: u64, module: BuiltModule) {
         self.append(BuiltThread(0), nanos, |sink| sink.module_unloaded(module.0, nanos));
+    }
+
+    /// Code that frames of an interpreter lie in. Returns its number: the upper half of the address
+    /// of such a frame.
+    pub fn code(&mut self, nanos: u64, built: &BuiltCode<'_>) -> u32 {
+        self.codes += 1;
+        let cut = |text: &'_ [u8]| text.len().min(MAX_CODE_NAME_BYTES);
+        let code = Code {
+            number: self.codes,
+            first_line: built.first_line,
+            format: built.format,
+            line_table_bytes: u32::try_from(built.line_table.len()).unwrap_or(u32::MAX),
+            file: built.file.get(..cut(built.file)).unwrap_or_default(),
+            name: built.name.get(..cut(built.name)).unwrap_or_default(),
+        };
+        self.append(BuiltThread(0), nanos, |sink| sink.code(&code));
+        for (index, part) in built.line_table.chunks(CODE_LINES_BYTES).enumerate() {
+            let offset = u32::try_from(index * CODE_LINES_BYTES).unwrap_or(u32::MAX);
+            self.append(BuiltThread(0), nanos, |sink| sink.code_lines(code.number, offset, part));
+        }
+        code.number
+    }
+
+    /// An interpreter whose frames are not in the stacks, and why.
+    pub fn interpreter(&mut self, nanos: u64, version: u32, state: InterpreterState) {
+        self.append(BuiltThread(0), nanos, |sink| sink.interpreter(version, state));
     }
 
     /// A marked stack, innermost frame first. Without frames it is a mark without a stack.

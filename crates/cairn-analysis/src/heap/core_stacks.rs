@@ -1,13 +1,15 @@
 //! Gives the stacks of an image's blocks to the questions that recordings answer too.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use cairn_format::recording::PcKind;
+use cairn_format::recording::{LineTableFormat, PcKind};
 use cairn_format::{AbsoluteAddress, Frame};
 use cairn_memory::heap::{Block, BlockStacks};
 use cairn_memory::image::Image;
+use cairn_memory::python::{MixedFrame, PythonCode, PythonFrame};
 
-use super::{Address, Aggregator, HeapProfile, Module, NO_FRAMES, Sampling, Scope, Stacks};
+use super::{Address, Aggregator, HeapProfile, InterpretedCode, Module, NO_FRAMES, Sampling, Scope, Stacks};
 
 /// The stacks of an image's blocks with modules, as [`Names`](super::Names) and
 /// [`Questions`](super::Questions) take them.
@@ -20,14 +22,38 @@ pub struct CoreStacks {
 }
 
 impl CoreStacks {
-    /// Finds the module of each frame. The numbers of `others`, as the stacks of threads are,
-    /// innermost frame first, come behind those of blocks.
+    /// Finds the module of each frame. The numbers of `threads`, stacks of threads, innermost frame
+    /// first, come behind those of blocks; `codes` are the code of their Python frames.
     #[must_use]
-    pub fn new(image: &Image, found: &BlockStacks, others: &[Vec<Frame>]) -> Self {
+    pub fn new(
+        image: &Image,
+        found: &BlockStacks,
+        threads: &[Vec<MixedFrame>],
+        codes: &[PythonCode],
+    ) -> Self {
         let mut builder = Builder::new(image);
-        let numbers = (0..found.len()).map(|number| builder.add(found.frames(number as u32)));
+        let unreadable: Arc<str> = Arc::from(PythonCode::NO_CODE);
+        let unreadable = InterpretedCode {
+            file: Arc::from(""),
+            function: unreadable,
+            first_line: 0,
+            format: LineTableFormat::Python311,
+            line_table: Vec::new(),
+        };
+        builder.stacks.add_code(0, unreadable);
+        for (number, code) in (1..).zip(codes) {
+            builder.stacks.add_code(number, InterpretedCode::of_image(code));
+        }
+        let native = |frame: &Frame| StackFrame::Native(*frame);
+        let numbers =
+            (0..found.len()).map(|number| builder.add(found.frames(number as u32).iter().map(native)));
         let mut numbers: Vec<u32> = numbers.collect();
-        numbers.extend(others.iter().map(|frames| builder.add(frames)));
+        numbers.extend(threads.iter().map(|frames| {
+            builder.add(frames.iter().map(|frame| match frame {
+                MixedFrame::Native(native) => StackFrame::Native(native.frame),
+                MixedFrame::Python(python) => StackFrame::python(*python),
+            }))
+        }));
         Self { stacks: builder.stacks, numbers }
     }
 
@@ -54,10 +80,26 @@ impl CoreStacks {
     }
 }
 
+/// A frame as the tree identifies it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum StackFrame {
+    Native(Frame),
+    /// Number of the code << 32 | the byte offset in it.
+    Interpreted(u64),
+}
+
+impl StackFrame {
+    fn python(frame: PythonFrame) -> Self {
+        // Codes are numbered from 1; 0 is code that cannot be read.
+        let code = frame.code.map_or(0, |code| u64::from(code) + 1);
+        Self::Interpreted(code << 32 | u64::from(frame.offset))
+    }
+}
+
 struct Builder<'a> {
     image: &'a Image,
     stacks: Stacks,
-    addresses: HashMap<Frame, u32>,
+    addresses: HashMap<StackFrame, u32>,
     nodes: HashMap<(u32, u32), u32>,
 }
 
@@ -71,14 +113,14 @@ impl<'a> Builder<'a> {
         Self { image, stacks, addresses: HashMap::new(), nodes: HashMap::new() }
     }
 
-    fn add(&mut self, frames: &[Frame]) -> u32 {
+    fn add(&mut self, frames: impl DoubleEndedIterator<Item = StackFrame>) -> u32 {
         let mut stack = NO_FRAMES;
-        for frame in frames.iter().rev() {
-            let address = match self.addresses.get(frame) {
+        for frame in frames.rev() {
+            let address = match self.addresses.get(&frame) {
                 Some(&known) => known,
                 None => {
-                    let added = self.stacks.add_address(self.address(*frame));
-                    self.addresses.insert(*frame, added);
+                    let added = self.stacks.add_address(self.address(frame));
+                    self.addresses.insert(frame, added);
                     added
                 }
             };
@@ -95,7 +137,13 @@ impl<'a> Builder<'a> {
         stack
     }
 
-    fn address(&self, frame: Frame) -> Address {
+    fn address(&self, frame: StackFrame) -> Address {
+        let frame = match frame {
+            StackFrame::Native(frame) => frame,
+            StackFrame::Interpreted(absolute) => {
+                return Address { kind: PcKind::Interpreted, absolute, stated: 0, module: None };
+            }
+        };
         let kind = match frame {
             Frame::ReturnAddress(_) => PcKind::ReturnAddress,
             Frame::ProgramCounter(_) => PcKind::ProgramCounter,

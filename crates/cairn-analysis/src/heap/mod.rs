@@ -55,9 +55,10 @@ pub use patterns::{
 };
 pub use questions::{Asker, Entry, Group, Questions};
 pub use recorded::HeapRecording;
+pub(crate) use recording_stacks::generated_names;
 pub use resident::{Resident, UsageSample};
 pub use sampling::{Errors, Sampling};
-pub use stacks::{Address, Module, NO_FRAMES, Stacks};
+pub use stacks::{Address, InterpretedCode, Module, NO_FRAMES, Stacks};
 pub use summary::{SummarySize, WrittenSummary};
 pub use sums::Sums;
 pub use timeline::{Bin, MAX_BINS, Timeline};

@@ -1,13 +1,13 @@
 //! The stacks of a recording, as the questions need them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::recording_fold::MOST_NANOS;
 use super::sampling::Sampling;
 use super::stacks::{Address, InterpretedCode, Module, NO_FRAMES, Stacks};
-use cairn_recording::{CodeFileKind, PcId, PcKind, Recording, StackId};
-use cairn_symbols::{GeneratedFormat, GeneratedNames, GeneratedPiece, SeenAddress};
+use crate::code_names;
+use cairn_recording::{PcId, PcKind, Recording, StackId};
+use cairn_symbols::{GeneratedNames, SeenAddress, SourceFrame};
 
 /// How long a recording lasted, as far as it is known without reading events.
 pub(super) fn end_nanos(recording: &Recording) -> Option<u64> {
@@ -24,39 +24,28 @@ pub(super) fn sampling(recording: &Recording) -> Sampling {
     }
 }
 
-/// Names the addresses outside of modules, where JIT compilers have said what is there.
-fn name_generated_code(recording: &Recording, pcs: &[Option<PcId>], stacks: &mut Stacks) {
+/// Names the addresses of a recording outside of modules, by number, where JIT compilers have said
+/// what is there.
+pub(crate) fn generated_names(recording: &Recording) -> HashMap<u32, SourceFrame> {
     let generated = recording.generated_code();
     if generated.is_empty() {
-        return;
+        return HashMap::new();
     }
-    let pieces = generated.pieces().map(|piece| GeneratedPiece {
-        format: match piece.kind {
-            CodeFileKind::PerfMap => GeneratedFormat::PerfMap,
-            CodeFileKind::JitDump => GeneratedFormat::JitDump,
-        },
-        file: piece.file,
-        bytes: &piece.bytes,
-    });
     let (mut numbers, mut seen) = (Vec::new(), Vec::new());
-    for ((number, pc), address) in (0..).zip(pcs).zip(stacks.addresses()) {
-        let back = match address.kind {
-            PcKind::ReturnAddress | PcKind::ReturnWithoutTables => 1,
-            PcKind::ProgramCounter => 0,
-            _ => continue,
-        };
-        if let (None, Some(pc)) = (address.module, *pc) {
-            let pieces_before = generated.pieces_before(pc);
-            numbers.push(number);
-            seen.push(SeenAddress { address: address.absolute.saturating_sub(back), pieces_before });
+    let mut is_known = vec![false; recording.stacks().pcs_len()];
+    for pc in recording.stacks().ids().filter_map(|id| recording.stacks().pc(id)) {
+        if is_known.get_mut(pc.index()).is_none_or(|known| std::mem::replace(known, true)) {
+            continue;
+        }
+        let Some(frame) = recording.frame(pc) else { continue };
+        let lookup = code_names::lookup_address(frame.kind, frame.address.value());
+        if let (Some(address), cairn_recording::Place::Absolute(_)) = (lookup, frame.place) {
+            numbers.push(pc.number());
+            seen.push(SeenAddress { address, pieces_before: generated.pieces_before(pc) });
         }
     }
-    let found = GeneratedNames::new(pieces).resolve(&seen);
-    for (number, frame) in numbers.into_iter().zip(found) {
-        if let Some(frame) = frame {
-            stacks.name_generated(number, frame);
-        }
-    }
+    let found = GeneratedNames::new(generated.pieces().map(code_names::piece)).resolve(&seen);
+    numbers.into_iter().zip(found).filter_map(|(number, frame)| Some((number, frame?))).collect()
 }
 
 /// Its stacks; equal files that were loaded several times are one module.
@@ -79,11 +68,7 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
     }
     let tree = recording.stacks();
     for (number, code) in tree.codes() {
-        let text = |bytes: &[u8]| Arc::from(String::from_utf8_lossy(bytes));
-        let (first_line, format) = (code.first_line, code.format);
-        let line_table = code.line_table.clone();
-        let (file, function) = (text(&code.file), text(&code.name));
-        stacks.add_code(number, InterpretedCode { file, function, first_line, format, line_table });
+        stacks.add_code(number, InterpretedCode::of_recording(code));
     }
     stacks.reserve(tree.len(), tree.pcs_len());
     // The numbers of addresses and stacks stay as they are; tables of a damaged file have gaps.
@@ -111,7 +96,9 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
             Address { kind: frame.kind, absolute, stated, module }
         }));
     }
-    name_generated_code(recording, &used, &mut stacks);
+    for (number, frame) in generated_names(recording) {
+        stacks.name_generated(number, frame);
+    }
     for number in 1..tree.len() as u32 {
         let id = StackId::from_number(number);
         let parent = tree.parent(id).map_or(NO_FRAMES, StackId::number);

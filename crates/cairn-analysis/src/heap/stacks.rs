@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::code_names::CodeNames;
 use cairn_format::recording::{LineTableFormat, PcKind};
+use cairn_memory::python::PythonCode;
 use cairn_symbols::SourceFrame;
 use cairn_wire::python_lines::line_at;
 
@@ -39,6 +41,48 @@ pub struct InterpretedCode {
 }
 
 impl InterpretedCode {
+    /// Returns the code of an interpreter in a recording.
+    #[must_use]
+    pub fn of_recording(code: &cairn_recording::Code) -> Self {
+        let text = |bytes: &[u8]| Arc::from(String::from_utf8_lossy(bytes));
+        Self {
+            file: text(&code.file),
+            function: text(&code.name),
+            first_line: code.first_line,
+            format: code.format,
+            line_table: code.line_table.clone(),
+        }
+    }
+
+    /// Returns the code of a Python function in an image of memory. A name that the image does not
+    /// have is [`PythonCode::NO_NAME`].
+    #[must_use]
+    pub fn of_image(code: &PythonCode) -> Self {
+        let text = |bytes: &Option<Vec<u8>>, missing: &str| match bytes {
+            Some(bytes) => Arc::from(String::from_utf8_lossy(bytes)),
+            None => Arc::from(missing),
+        };
+        // An empty table of this format has no lines; one of the others has the first line.
+        let format = if code.line_table.is_some() { code.format } else { LineTableFormat::Python311 };
+        Self {
+            file: text(&code.file, ""),
+            function: text(&code.name, PythonCode::NO_NAME),
+            first_line: code.first_line.unwrap_or(0),
+            format,
+            line_table: code.line_table.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Names the frame whose instruction is at a byte offset.
+    #[must_use]
+    pub fn source_frame(&self, offset: u32) -> SourceFrame {
+        let mut frame = SourceFrame::default();
+        frame.function = Some(Arc::clone(&self.function));
+        frame.file = Some(Arc::clone(&self.file)).filter(|file| !file.is_empty());
+        frame.line = self.line_at(offset);
+        frame
+    }
+
     /// Returns the line of the instruction at a byte offset. `None` for an instruction that the
     /// interpreter added.
     #[must_use]
@@ -147,16 +191,25 @@ impl Stacks {
             return None;
         }
         let code = self.codes.get(&((address.absolute >> 32) as u32))?;
-        let mut frame = SourceFrame::default();
-        frame.function = Some(Arc::clone(&code.function));
-        frame.file = Some(Arc::clone(&code.file));
-        frame.line = code.line_at(address.absolute as u32);
-        Some(frame)
+        Some(code.source_frame(address.absolute as u32))
     }
 
     /// Names an address that lies in the code of a JIT compiler.
     pub fn name_generated(&mut self, address: u32, frame: SourceFrame) {
         self.generated.insert(address, frame);
+    }
+
+    /// Names all addresses outside of modules that files of JIT compilers announce.
+    pub fn name_all_generated(&mut self, names: &CodeNames) {
+        let outside = |(_, address): &(u32, &Address)| address.module.is_none();
+        let addresses = (0..).zip(&self.addresses).filter(outside);
+        let (numbers, asked): (Vec<u32>, Vec<(PcKind, u64)>) =
+            addresses.map(|(number, address)| (number, (address.kind, address.absolute))).unzip();
+        for (number, frame) in numbers.into_iter().zip(names.resolve(&asked)) {
+            if let Some(frame) = frame {
+                self.name_generated(number, frame);
+            }
+        }
     }
 
     /// Returns the name of an address in the code of a JIT compiler, if that has named it.

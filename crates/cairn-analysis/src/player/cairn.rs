@@ -2,17 +2,20 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
 use super::filter::Filter;
 use super::{PlayError, difference};
+use crate::heap::{InterpretedCode, generated_names};
 use crate::names::ModuleKey;
 use cairn_recording::{
-    Alloc, At, Change, Events, Finding, Free, Live, Mapping, Mark, Module, ModuleId, PcKind, Place,
-    Recording, RecordingError, StackId, ThreadId, TimeScale, Usage, Wanted,
+    Alloc, At, Change, CodePiece, Events, Finding, Free, Live, Mapping, Mark, Module, ModuleId, PcKind,
+    Place, Recording, RecordingError, StackId, ThreadId, TimeScale, Usage, Wanted,
 };
+use cairn_symbols::SourceFrame;
 
 /// A cairn recording, as a source of the player.
 pub(super) struct CairnRecording {
@@ -20,6 +23,10 @@ pub(super) struct CairnRecording {
     /// In the recording's order, so that its module numbers are indices here.
     modules: Vec<PlayedModule>,
     threads: Vec<PlayedThread>,
+    /// Names of code that JIT compilers made, by the number of the address.
+    generated: HashMap<u32, SourceFrame>,
+    /// How many pieces of names and how many addresses they are from.
+    generated_from: (usize, usize),
     /// Findings of reading the events.
     of_events: RefCell<Vec<Finding>>,
 }
@@ -32,8 +39,14 @@ impl std::fmt::Debug for CairnRecording {
 
 impl CairnRecording {
     pub(super) fn new(recording: Recording) -> Self {
-        let mut played =
-            Self { modules: Vec::new(), threads: Vec::new(), of_events: RefCell::default(), recording };
+        let mut played = Self {
+            modules: Vec::new(),
+            threads: Vec::new(),
+            generated: HashMap::new(),
+            generated_from: (0, 0),
+            of_events: RefCell::default(),
+            recording,
+        };
         played.take_tables();
         played
     }
@@ -50,6 +63,22 @@ impl CairnRecording {
                 .collect(),
         });
         self.threads = threads.collect();
+        self.name_generated_code();
+    }
+
+    /// Finds the names of addresses outside of modules, if the tables have new ones.
+    fn name_generated_code(&mut self) {
+        let from = (self.recording.generated_code().pieces().len(), self.recording.stacks().pcs_len());
+        if from.0 > 0 && from != self.generated_from {
+            self.generated = generated_names(&self.recording);
+            self.generated_from = from;
+        }
+    }
+
+    /// Adds names of generated code that the recording does not have.
+    pub(super) fn add_code_files(&mut self, pieces: Vec<CodePiece>) {
+        self.recording.add_generated_code(pieces);
+        self.name_generated_code();
     }
 
     /// Reads the new part of a growing file.
@@ -150,18 +179,26 @@ impl Tables for CairnRecording {
     }
 
     fn frames(&self, stack: StackKey) -> Cow<'_, [PlayedFrame]> {
-        let frames = self.recording.frames(StackId::from_number(stack.0));
-        // Played frames are addresses; only heaps show the frames of interpreters.
-        let native = frames.filter(|frame| frame.kind != PcKind::Interpreted);
-        let frames = native.map(|frame| PlayedFrame {
-            kind: frame.kind,
-            address: frame.address,
-            module: match frame.place {
+        let numbers = self.recording.stacks().pc_ids(StackId::from_number(stack.0));
+        let frames = numbers.filter_map(|pc| {
+            let frame = self.recording.frame(pc)?;
+            let module = match frame.place {
                 Place::Module(id, _) => self.module_index(id),
                 Place::Absolute(_) => None,
-            },
+            };
+            let own_name = module.is_none().then(|| pc.number());
+            Some(PlayedFrame { kind: frame.kind, address: frame.address, module, own_name })
         });
         Cow::Owned(frames.collect())
+    }
+
+    fn own_name(&self, frame: &PlayedFrame) -> Option<SourceFrame> {
+        if frame.kind == PcKind::Interpreted {
+            let address = frame.address.value();
+            let code = self.recording.stacks().code((address >> 32) as u32)?;
+            return Some(InterpretedCode::of_recording(code).source_frame(address as u32));
+        }
+        self.generated.get(&frame.own_name?).cloned()
     }
 
     fn wall_nanos(&self, nanos: i64) -> u64 {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind};
 use cairn_format::{AbsoluteAddress, ModuleOffset, StatedAddress};
-use cairn_symbols::{AddressKind, Lookup, Place};
+use cairn_symbols::{AddressKind, Lookup, Place, SourceFrame};
 
 use crate::names::{ModuleKey, file_name};
 
@@ -63,19 +63,27 @@ pub struct PlayedThread {
 /// A frame of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PlayedFrame {
-    /// The kind of the address; kinds other than the two of code state why the stack ends here.
+    /// The kind of the address; kinds other than those of code state why the stack ends here.
     pub kind: PcKind,
     /// The address in the process.
     pub address: AbsoluteAddress,
     /// The module load at this address at the time: an index into [`Tables::modules`].
     pub module: Option<usize>,
+    /// Identifies the frame for [`Tables::own_name`].
+    pub own_name: Option<u32>,
 }
 
 impl PlayedFrame {
     /// Reports whether this is code, as opposed to the reason why the stack ends.
     #[must_use]
     pub const fn is_code(&self) -> bool {
-        matches!(self.kind, PcKind::ReturnAddress | PcKind::ReturnWithoutTables | PcKind::ProgramCounter)
+        matches!(
+            self.kind,
+            PcKind::ReturnAddress
+                | PcKind::ReturnWithoutTables
+                | PcKind::ProgramCounter
+                | PcKind::Interpreted
+        )
     }
 
     /// Returns the lookup of the frame, and its file; `None` outside of all modules.
@@ -95,7 +103,10 @@ impl PlayedFrame {
     pub fn end_reason(&self) -> Option<String> {
         let address = self.address;
         Some(match self.kind {
-            PcKind::ReturnAddress | PcKind::ReturnWithoutTables | PcKind::ProgramCounter => return None,
+            PcKind::ReturnAddress
+            | PcKind::ReturnWithoutTables
+            | PcKind::ProgramCounter
+            | PcKind::Interpreted => return None,
             PcKind::NoUnwindInfo => format!("no unwind information at {address}"),
             PcKind::BadUnwindInfo => format!("malformed unwind information at {address}"),
             PcKind::UnreadableMemory => format!("unreadable memory at {address}"),
@@ -122,6 +133,12 @@ pub trait Tables {
 
     /// Returns the frames of a stack, innermost first; empty for a lost or unknown stack.
     fn frames(&self, stack: StackKey) -> Cow<'_, [PlayedFrame]>;
+
+    /// Returns the name that the recording itself has for a frame: one of an interpreter, or in the
+    /// code of a JIT compiler.
+    fn own_name(&self, _frame: &PlayedFrame) -> Option<SourceFrame> {
+        None
+    }
 
     /// Converts a time in the recording to nanoseconds since 1970.
     fn wall_nanos(&self, nanos: i64) -> u64;

@@ -7,6 +7,7 @@ use regex::Regex;
 use super::event::{Event, PlayedModule, StackKey, Tables, What};
 use crate::calendar::{fraction_nanos, parse_iso};
 use crate::names::AddressNames;
+use cairn_symbols::SourceFrame;
 
 const NANOS: i64 = 1_000_000_000;
 
@@ -212,13 +213,17 @@ fn stack_matches(
         if module.is_some_and(|module| pattern.is_match(&module.path)) {
             return true;
         }
+        let is_match = |source: &SourceFrame| {
+            let texts = [&source.function, &source.raw_name, &source.file];
+            texts.into_iter().flatten().any(|text| pattern.is_match(text))
+        };
+        if let Some(own) = tables.own_name(frame) {
+            return is_match(&own);
+        }
         let Some((names, (file, lookup))) = names.as_deref_mut().zip(frame.lookup(tables)) else {
             return false;
         };
-        names.resolve(file, lookup).frames().iter().any(|source| {
-            let texts = [&source.function, &source.raw_name, &source.file];
-            texts.into_iter().flatten().any(|text| pattern.is_match(text))
-        })
+        names.resolve(file, lookup).frames().iter().any(is_match)
     })
 }
 

@@ -61,7 +61,7 @@ use tracker::TrackerRecording;
 use crate::names::AddressNames;
 use cairn_format::WordSize;
 use cairn_format::recording::MAGIC;
-use cairn_recording::Recording;
+use cairn_recording::{CodePiece, Recording};
 
 /// Maximum bytes of a tracker recording; 256 MiB.
 ///
@@ -132,6 +132,14 @@ impl Player {
             return Ok(Self { source: Source::Cairn(Box::new(recording)) });
         }
         Self::from_reader(io::Cursor::new(start).chain(file))
+    }
+
+    /// Names frames in the code of JIT compilers by perf maps and jitdumps that the recording does
+    /// not have. Recordings of other tools have no such frames.
+    pub fn add_code_files(&mut self, pieces: Vec<CodePiece>) {
+        if let Source::Cairn(recording) = &mut self.source {
+            recording.add_code_files(pieces);
+        }
     }
 
     /// Opens a recording from a pipe, after reading all of it.

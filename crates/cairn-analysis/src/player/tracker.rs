@@ -85,6 +85,7 @@ impl TrackerRecording {
                         kind: PcKind::ReturnAddress,
                         address: frame.address,
                         module: frame.place.map(|place| place.module),
+                        own_name: None,
                     }));
                     self.ends.push(self.frames.len());
                     let stack = StackKey(u32::try_from(self.ends.len() - 1).unwrap_or(u32::MAX));

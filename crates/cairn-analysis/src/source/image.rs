@@ -67,7 +67,7 @@ impl ImageHeap {
         let about = image.about();
         let words = if about.command_line.is_empty() { &about.name } else { &about.command_line };
         Some(Self {
-            stacks: CoreStacks::new(image, annotated.stacks(), &[]),
+            stacks: CoreStacks::new(image, annotated.stacks(), &[], &[]),
             blocks,
             modules: image.modules().to_vec(),
             command: words.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect(),

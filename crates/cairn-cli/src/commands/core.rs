@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use cairn_analysis::code_names::CodeNames;
 use cairn_analysis::file_kind::FileKind;
 use cairn_analysis::heap::{
     Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, TreeLimits,
@@ -19,6 +20,7 @@ use cairn_exchange::{Profile, Subject, Target, write};
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_memory::heap::{Annotated, BlockLayout, FindOptions};
 use cairn_memory::image::{Image, Machine, OpenOptions, RawFile};
+use cairn_recording::code_files_of;
 use cairn_wire::heapblock::ByteOrder;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -28,6 +30,7 @@ use super::heap_input::{FilterOptions, HeapInput};
 use super::heap_text::{bytes, counted};
 use super::input_file::{InputFile, with_kind};
 use super::options::{CostName, ListOptions, OutputOptions, ViewName};
+use super::perf_maps;
 use super::processes::parse_pid;
 use super::report::{ReportCommand, ReportOptions};
 use super::symbol_options::{SymbolOptions, complain_about_modules};
@@ -145,6 +148,11 @@ pub(crate) struct Core {
 
     #[command(flatten)]
     folds: FoldOptions,
+
+    /// A perf map or jitdump with the names of generated code. May be repeated [default:
+    /// perf-PID.map and jit-PID.dump beside the core file]
+    #[arg(long, value_name = "FILE")]
+    perf_map: Vec<PathBuf>,
 
     #[command(flatten)]
     symbols: SymbolOptions,
@@ -277,13 +285,14 @@ impl Core {
             output.refuse_terminal(what)?;
         }
         let progress = Progress::begin("searching the memory");
-        let answers = match self.pid {
+        let mut answers = match self.pid {
             Some(pid) => {
                 Image::of_process(pid, |image| Answers::of(image, &wanted)).map_err(io::Error::other)?
             }
             None => Answers::of(&self.open()?, &wanted),
         };
         drop(progress);
+        self.name_generated_code(&mut answers)?;
         let names = self.names(&answers);
         {
             let namer: &dyn Namer = match &names {
@@ -390,6 +399,20 @@ impl Core {
                 // The code of every command that is asked what its file cannot answer.
                 return Err(io::Error::other(error.to_string()));
             }
+        }
+        Ok(())
+    }
+
+    /// Names frames in the code of JIT compilers, by the files that they have written.
+    fn name_generated_code(&self, answers: &mut Answers) -> io::Result<()> {
+        let process = answers.about.process;
+        let pieces = match (self.perf_map.as_slice(), self.pid, process) {
+            ([], Some(running), _) => code_files_of(running),
+            ([], None, Some(process)) => perf_maps::read(&perf_maps::beside(self.core_file(), process))?,
+            (given, ..) => perf_maps::read(given)?,
+        };
+        if let Some(names) = CodeNames::new(&pieces) {
+            answers.stacks.stacks.name_all_generated(&names);
         }
         Ok(())
     }

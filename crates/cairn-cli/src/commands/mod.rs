@@ -20,6 +20,7 @@ mod input_file;
 mod man;
 mod options;
 mod pack;
+mod perf_maps;
 mod play;
 mod processes;
 mod report;

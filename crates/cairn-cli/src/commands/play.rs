@@ -20,6 +20,7 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 
 use super::input_file::with_kind;
+use super::perf_maps;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::output::{Outcome, complain};
 
@@ -103,6 +104,11 @@ pub(crate) struct Play {
     #[arg(long, value_name = "BITS", value_parser = ["32", "64"])]
     word: Option<String>,
 
+    /// A perf map or jitdump with the names of generated code, for a recording without them. May be
+    /// repeated
+    #[arg(long, value_name = "FILE", conflicts_with = "follow")]
+    perf_map: Vec<PathBuf>,
+
     #[command(flatten)]
     symbols: SymbolOptions,
 }
@@ -157,6 +163,11 @@ impl Play {
         let mut names = self.symbols.wanted().then(|| AddressNames::new(self.symbols.symbolizer()));
         let output = RefCell::new(BufWriter::with_capacity(1 << 16, crate::output::colored_stdout()));
         let mut player = if self.follow { None } else { Some(self.open().map_err(problem)?) };
+        if let Some(player) = &mut player
+            && !self.perf_map.is_empty()
+        {
+            player.add_code_files(perf_maps::read(&self.perf_map)?);
+        }
         let played = match &mut player {
             None => self.follow(names.as_mut(), &output).map(|followed| player = Some(followed)),
             Some(player) if self.modules => {

@@ -3,13 +3,14 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::names::{AddressNames, file_name_of, named_frames};
+use cairn_analysis::names::{AddressNames, file_name_of};
 use cairn_analysis::snapshot::{self, SnapshotFrame, SnapshotThread};
 use cairn_memory::process::FoundBy;
 use cairn_symbols::SourceFrame;
 use clap::Args;
 use serde::Serialize;
 
+use super::perf_maps;
 use super::processes::parse_pid;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::new_file::{DASH, Output};
@@ -47,6 +48,11 @@ pub(crate) struct Snapshot {
     #[arg(long, requires = "output")]
     force: bool,
 
+    /// A perf map or jitdump with the names of generated code, besides those of the process. May be
+    /// repeated
+    #[arg(long, value_name = "FILE")]
+    perf_map: Vec<PathBuf>,
+
     #[command(flatten)]
     symbols: SymbolOptions,
 }
@@ -78,8 +84,10 @@ impl Snapshot {
             file.refuse_terminal("a recording")?;
         }
         let snapshot = snapshot::Snapshot::take(self.process, self.max_frames).map_err(io::Error::other)?;
+        let mut snapshot = snapshot;
+        snapshot.add_code_files(perf_maps::read(&self.perf_map)?);
         if let Some(mut file) = file {
-            file.write_all(&snapshot.to_recording())?;
+            file.write_all(&snapshot.to_recording().map_err(io::Error::other)?)?;
             file.finish()?;
         }
         let wanted = |thread: &&SnapshotThread| {
@@ -140,6 +148,9 @@ fn print(
                     print_frame(output, &number, snapshot, frame, names.as_deref_mut())?;
                 }
                 writeln!(output, "      {}", stack.stop)?;
+                for note in &stack.notes {
+                    writeln!(output, "      {note}")?;
+                }
             }
         }
     }
@@ -154,10 +165,15 @@ fn print_frame(
     names: Option<&mut AddressNames>,
 ) -> io::Result<()> {
     let Palette { function, dim } = Palette::of_stdout();
-    let address = frame.frame.address().unwrap_or_default().value();
-    let found: &[SourceFrame] =
-        names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[], named_frames);
-    write!(output, "  {number:<4}{dim}{address:#018x}{dim:#}  ")?;
+    let found = snapshot.source_frames(frame, names);
+    match frame {
+        SnapshotFrame::Native(native) => {
+            let address = native.frame.address().unwrap_or_default().value();
+            write!(output, "  {number:<4}{dim}{address:#018x}{dim:#}  ")?;
+        }
+        // As wide as an address.
+        SnapshotFrame::Python(_) => write!(output, "  {number:<4}{dim}{:18}{dim:#}  ", "Python")?,
+    }
     for (index, source) in found.iter().enumerate() {
         if index > 0 {
             write!(output, "{:26}", "")?;
@@ -177,6 +193,15 @@ fn print_frame(
     if found.is_empty() {
         write!(output, "??")?;
     }
+    let frame = match frame {
+        SnapshotFrame::Native(native) => native,
+        SnapshotFrame::Python(python) => {
+            return match snapshot.gap(*python) {
+                Some(gap) => writeln!(output, "  ({gap})"),
+                None => writeln!(output),
+            };
+        }
+    };
     if let (Some(module), Some(stated)) = (snapshot.module(frame), snapshot.stated_address(frame)) {
         let gone =
             if module.file_is_there || is_kernels(module) { "" } else { " (file replaced or deleted)" };
@@ -213,6 +238,9 @@ struct SnapshotThreadJson<'a> {
     frames: Vec<SnapshotFrameJson>,
     /// Why there are no more frames, or none at all.
     end: String,
+    /// Gaps in the Python frames.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     failed: bool,
 }
@@ -228,12 +256,16 @@ struct SnapshotModuleJson {
 
 #[derive(Serialize)]
 struct SnapshotFrameJson {
-    address: String,
+    /// None for a Python frame.
+    address: Option<String>,
     /// Index in the list of modules.
     module: Option<usize>,
     /// As the module's file counts.
     stated_address: Option<String>,
     found_by: &'static str,
+    /// The missing part of a Python frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<&'static str>,
     function: Option<String>,
     file: Option<String>,
     line: Option<u32>,
@@ -272,20 +304,22 @@ impl<'a> SnapshotJson<'a> {
         let nanos = |duration: std::time::Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let since_1970 = snapshot.taken.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let mut thread = |thread: &&'a SnapshotThread| {
-            let (frames, end) = match &thread.stack {
+            let (frames, end, notes) = match &thread.stack {
                 Ok(stack) => {
+                    let notes = stack.notes.iter().map(ToString::to_string).collect();
                     let frames = stack.frames.iter();
                     let frames =
                         frames.map(|frame| SnapshotFrameJson::new(snapshot, frame, names.as_deref_mut()));
-                    (frames.collect(), stack.stop.to_string())
+                    (frames.collect(), stack.stop.to_string(), notes)
                 }
-                Err(reason) => (Vec::new(), reason.to_string()),
+                Err(reason) => (Vec::new(), reason.to_string(), Vec::new()),
             };
             SnapshotThreadJson {
                 thread: thread.id,
                 name: &thread.name,
                 frames,
                 end,
+                notes,
                 failed: thread.stack.is_err(),
             }
         };
@@ -312,24 +346,36 @@ impl<'a> SnapshotJson<'a> {
 
 impl SnapshotFrameJson {
     fn new(snapshot: &snapshot::Snapshot, frame: &SnapshotFrame, names: Option<&mut AddressNames>) -> Self {
-        let found = names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[][..], named_frames);
+        let found = snapshot.source_frames(frame, names);
         let (outermost, inlined) = match found.split_last() {
             Some((outermost, inlined)) => (SnapshotCallJson::new(outermost), inlined),
             None => (SnapshotCallJson::new(&SourceFrame::default()), &[][..]),
         };
+        let native = match frame {
+            SnapshotFrame::Native(native) => Some(native),
+            SnapshotFrame::Python(_) => None,
+        };
+        let missing = match frame {
+            SnapshotFrame::Native(_) => None,
+            SnapshotFrame::Python(python) => snapshot.gap(*python),
+        };
         Self {
-            address: frame.frame.address().unwrap_or_default().to_string(),
-            module: frame.module,
-            stated_address: snapshot.stated_address(frame).map(|address| address.to_string()),
-            found_by: match frame.found_by {
-                FoundBy::Context => "context",
-                FoundBy::Cfi => "tables",
-                FoundBy::SignalFrame => "signal-frame",
-                FoundBy::FramePointer => "frame-pointer",
-                FoundBy::KnownCode => "known-code",
-                FoundBy::BadCall => "bad-call",
-                _ => "other",
+            address: native.map(|native| native.frame.address().unwrap_or_default().to_string()),
+            module: native.and_then(|native| native.module),
+            stated_address: native
+                .and_then(|native| snapshot.stated_address(native))
+                .map(|address| address.to_string()),
+            found_by: match native.map(|native| native.found_by) {
+                None => "python",
+                Some(FoundBy::Context) => "context",
+                Some(FoundBy::Cfi) => "tables",
+                Some(FoundBy::SignalFrame) => "signal-frame",
+                Some(FoundBy::FramePointer) => "frame-pointer",
+                Some(FoundBy::KnownCode) => "known-code",
+                Some(FoundBy::BadCall) => "bad-call",
+                Some(_) => "other",
             },
+            missing,
             function: outermost.function,
             file: outermost.file,
             line: outermost.line,

@@ -29,7 +29,9 @@ pub(super) fn look<R: Send>(number: u32, look: impl FnOnce(&Image) -> R + Send) 
         });
         let threads = stopped.threads().iter().filter_map(|thread| {
             let registers = thread.registers.as_ref().ok()?;
-            Some(ImageThread::of_walk(thread.id, thread.name.clone(), *registers))
+            let mut found = ImageThread::of_walk(thread.id, thread.name.clone(), *registers);
+            found.thread_pointer = thread.thread_pointer;
+            Some(found)
         });
         let command = std::fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
         let command_line = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");

@@ -23,6 +23,8 @@ pub struct ImageThread {
     pub sp: Option<AbsoluteAddress>,
     /// The next instruction.
     pub pc: Option<AbsoluteAddress>,
+    /// See [`Thread::thread_pointer`].
+    pub thread_pointer: Option<u64>,
     /// The registers for a stack walk; `None` on machines without stack walks.
     pub walk: Option<Walkable>,
 }
@@ -54,7 +56,8 @@ impl ImageThread {
                 ThreadRegisters::from_aarch64(&bytes, address_mask)?
             }
         };
-        Some(Thread { id: self.id, name: self.name.clone(), registers: Ok(registers) })
+        let (name, thread_pointer) = (self.name.clone(), self.thread_pointer);
+        Some(Thread { id: self.id, name, registers: Ok(registers), thread_pointer })
     }
 
     /// Creates a thread from parsed registers.
@@ -80,14 +83,23 @@ impl ImageThread {
             registers: list,
             sp: Some(AbsoluteAddress::new(sp)),
             pc: Some(pc),
+            thread_pointer: None,
             walk: Some(Walkable::ready(registers)),
         }
     }
 
     /// Creates a thread from register words in the kernel's order for this processor.
     pub(super) fn of_words(id: u32, name: String, processor: u16, words: &[u64]) -> Self {
-        let mut thread =
-            Self { id, name, signal: None, registers: Vec::new(), sp: None, pc: None, walk: None };
+        let mut thread = Self {
+            id,
+            name,
+            signal: None,
+            registers: Vec::new(),
+            sp: None,
+            pc: None,
+            thread_pointer: None,
+            walk: None,
+        };
         let names: &[&'static str] = match processor {
             elf::X86_64 => &X86_64_KERNEL,
             elf::AARCH64 => &AARCH64_KERNEL,
@@ -107,6 +119,7 @@ impl ImageThread {
             elf::AARCH64 | elf::ARM => (value("pc"), value("sp")),
             _ => (None, None),
         };
+        thread.thread_pointer = value("fs_base").map(AbsoluteAddress::value);
         thread.walk = match processor {
             elf::X86_64 => {
                 let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

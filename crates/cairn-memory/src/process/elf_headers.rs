@@ -12,6 +12,7 @@ const MAX_PROGRAM_HEADERS: usize = 1024;
 const MAX_NOTE_BYTES: u64 = 1 << 16;
 
 const LOAD: u32 = 1;
+const DYNAMIC: u32 = 2;
 const NOTE: u32 = 4;
 const EH_FRAME_HEADER: u32 = 0x6474_e550;
 
@@ -48,6 +49,8 @@ pub(super) struct ElfHeaders {
     pub(super) build_id: Option<Vec<u8>>,
     /// The address of `.eh_frame_hdr`.
     pub(super) frame_header: Option<AbsoluteAddress>,
+    /// The address of the dynamic section.
+    pub(super) dynamic: Option<AbsoluteAddress>,
     segments: Vec<LoadedSegment>,
 }
 
@@ -82,7 +85,10 @@ impl ElfHeaders {
         let whole = loads().map(|load| range(load.address, load.memory_bytes));
         let whole =
             whole.reduce(|all, one| AddressRange::new(all.start.min(one.start), all.end.max(one.end)))?;
-        let header = headers.iter().find(|header| header.kind == EH_FRAME_HEADER);
+        let address_of = |kind: u32| {
+            let header = headers.iter().find(|header| header.kind == kind)?;
+            Some(AbsoluteAddress::new(bias.wrapping_add(header.address)))
+        };
         let build_id = headers.iter().filter(|header| header.kind == NOTE).find_map(|note| {
             let at = match place {
                 Placement::Memory => bias.wrapping_add(note.address),
@@ -96,7 +102,8 @@ impl ElfHeaders {
             bias,
             range: whole,
             build_id,
-            frame_header: header.map(|header| AbsoluteAddress::new(bias.wrapping_add(header.address))),
+            frame_header: address_of(EH_FRAME_HEADER),
+            dynamic: address_of(DYNAMIC),
             segments,
         })
     }

@@ -407,12 +407,15 @@ impl Attached {
         for thread in &self.threads {
             let name = fs::read(format!("/proc/{process}/task/{}/comm", thread.id)).unwrap_or_default();
             let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+            let mut thread_pointer = None;
             let registers = match thread.state {
-                AttachedState::Stopped(stop) => self.registers(thread.id, stop, modules.address_mask())?,
+                AttachedState::Stopped(stop) => {
+                    self.registers(thread.id, stop, modules.address_mask(), &mut thread_pointer)?
+                }
                 AttachedState::Without(reason) => Err(reason),
                 AttachedState::Seized => Err(NoRegisters::DidNotStop),
             };
-            threads.push(Thread { id: thread.id, name, registers });
+            threads.push(Thread { id: thread.id, name, registers, thread_pointer });
         }
         let signal_of = |thread: &AttachedThread| match thread.state {
             AttachedState::Stopped(Stop { signal }) => Some((thread.id, signal)),
@@ -427,6 +430,7 @@ impl Attached {
         thread: u32,
         stop: Stop,
         address_mask: u64,
+        thread_pointer: &mut Option<u64>,
     ) -> Result<Result<ThreadRegisters, NoRegisters>, Error> {
         let mut bytes = [0; MAX_REGISTER_BYTES];
         let filled = match ptrace::register_set(thread as i32, ptrace::GENERAL_REGISTERS, &mut bytes) {
@@ -436,6 +440,7 @@ impl Attached {
             Err(error) => return Ok(Err(NoRegisters::Refused(error.raw_os_error().unwrap_or(0)))),
         };
         let registers = own_machine(thread, filled, address_mask);
+        *thread_pointer = registers.as_ref().and_then(|registers| registers.thread_pointer(filled));
         if stop.signal == 0 && registers.is_some() {
             // A thread that is gone has no wait to continue.
             let _ = ptrace::restart_wait(thread as i32, filled);

@@ -57,6 +57,22 @@ pub struct Thread {
     pub name: String,
     /// The registers, or the reason why they are missing.
     pub registers: Result<ThreadRegisters, NoRegisters>,
+    /// The address of the thread's own data, which is what `pthread_self` returns. Known on x86-64
+    /// only, and not in a minidump.
+    pub thread_pointer: Option<u64>,
+}
+
+impl Thread {
+    /// Creates a thread of a source that is made elsewhere.
+    #[must_use]
+    pub fn new(
+        id: u32,
+        name: String,
+        registers: Result<ThreadRegisters, NoRegisters>,
+        thread_pointer: Option<u64>,
+    ) -> Self {
+        Self { id, name, registers, thread_pointer }
+    }
 }
 
 /// The reason why a thread has no stack.
@@ -95,6 +111,8 @@ pub struct ThreadFrame {
     pub frame: Frame,
     /// The method that found it.
     pub found_by: FoundBy,
+    /// The stack pointer in it. Its own part of the stack lies from there up to that of its caller.
+    pub sp: u64,
 }
 
 /// The stack of a thread.
@@ -139,7 +157,11 @@ fn walk<M: Machine, S: ThreadSource + ?Sized>(
     let sp = AbsoluteAddress::new(registers.sp());
     let stack = source.modules().mapping_at(sp).map_or(AddressRange::ALL, |mapping| mapping.range);
     let mut walk = Walk::new(registers, source.memory(), modules).with_stack(stack).with_limit(limit);
-    let frames =
-        walk.by_ref().map(|found| ThreadFrame { frame: found.frame, found_by: found.found_by }).collect();
+    let frames = walk.by_ref().map(|found| ThreadFrame {
+        frame: found.frame,
+        found_by: found.found_by,
+        sp: found.registers.sp(),
+    });
+    let frames = frames.collect();
     ThreadStack { frames, stop: walk.stop_reason().unwrap_or(StopReason::Limit) }
 }

@@ -58,6 +58,16 @@ impl LoadedModule {
         self.headers.build_id.as_deref()
     }
 
+    /// Returns the address of the dynamic section.
+    pub(crate) fn dynamic(&self) -> Option<AbsoluteAddress> {
+        self.headers.dynamic
+    }
+
+    /// Returns the wrapping difference of addresses in memory and those stated in the file.
+    pub(crate) fn bias(&self) -> u64 {
+        self.headers.bias
+    }
+
     /// Returns the address that the file and its debug information use for `address`.
     #[must_use]
     pub fn stated_address(&self, address: AbsoluteAddress) -> StatedAddress {

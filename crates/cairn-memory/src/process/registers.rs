@@ -48,6 +48,15 @@ impl ThreadRegisters {
         Some(Self::X86_64(registers))
     }
 
+    /// Returns the thread pointer, from the bytes of [`from_x86_64`](Self::from_x86_64); `None` on
+    /// other machines.
+    pub(crate) fn thread_pointer(&self, bytes: &[u8]) -> Option<u64> {
+        /// Index of `fs_base`.
+        const WORD: usize = 21;
+        let Self::X86_64(_) = self else { return None };
+        words::<27>(bytes)?.get(WORD).copied()
+    }
+
     /// Parses the kernel's `struct user_pt_regs` of AArch64.
     ///
     /// `None` for any other size: a 32-bit thread has 72 bytes.

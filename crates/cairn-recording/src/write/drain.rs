@@ -17,6 +17,8 @@
 
 mod clock;
 mod code_files;
+
+pub use code_files::{code_file, code_files_of};
 mod output;
 mod ring;
 

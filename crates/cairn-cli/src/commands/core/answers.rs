@@ -1,13 +1,15 @@
 //! The answers about an image, as values: a process can continue as soon as they are complete.
 
-use cairn_analysis::heap::CoreStacks;
-use cairn_format::{AbsoluteAddress, Frame};
+use cairn_analysis::heap::{Address, CoreStacks};
+use cairn_format::AbsoluteAddress;
+use cairn_format::recording::PcKind;
 use cairn_memory::heap::{
     Annotated, Block, BlockLayout, Chunk, Damage, FindOptions, GlibcHeap, Holder, Near, NearPlace,
     Reachability, Reference, References,
 };
 use cairn_memory::image::{About, Finding, Image, ImageModule, ImageThread, Machine};
 use cairn_memory::process::{StopReason, ThreadSource};
+use cairn_memory::python::{MixedFrame, PythonCode, PythonFrames, PythonNote};
 
 /// No stack that one wants to read has more frames.
 const MAX_FRAMES: u32 = 10_000;
@@ -38,6 +40,8 @@ pub(super) struct Answers {
     pub(super) damage: Vec<Damage>,
     pub(super) threads: Vec<ThreadAnswer>,
     pub(super) stacks: CoreStacks,
+    /// The code of Python frames; the number of a frame's code is its index and one.
+    pub(super) codes: Vec<PythonCode>,
     pub(super) places: Vec<PlaceAnswer>,
     pub(super) references: Vec<ReferencesAnswer>,
     pub(super) leaks: Option<Leaks>,
@@ -47,10 +51,12 @@ pub(super) struct Answers {
 pub(super) struct ThreadAnswer {
     pub(super) thread: ImageThread,
     /// Innermost first; the number of the tree's stack is that of all of them.
-    pub(super) frames: Vec<Frame>,
+    pub(super) frames: Vec<MixedFrame>,
     pub(super) stack: u32,
     /// Why there are no more frames; none where stacks of this machine are not known.
     pub(super) stop: Option<StopReason>,
+    /// Gaps in its Python frames.
+    pub(super) notes: Vec<PythonNote>,
 }
 
 /// The answer about an address.
@@ -105,9 +111,10 @@ impl Answers {
         let plain =
             if is_plain { heap.as_ref().map(GlibcHeap::blocks).unwrap_or_default() } else { Vec::new() };
         let damage = annotated.damage(image);
-        let mut threads = threads(image, wanted.stacks);
-        let frames: Vec<Vec<Frame>> = threads.iter().map(|thread| thread.frames.clone()).collect();
-        let stacks = CoreStacks::new(image, annotated.stacks(), &frames);
+        let python = PythonFrames::find(image);
+        let mut threads = threads(image, &python, wanted.stacks);
+        let frames: Vec<Vec<MixedFrame>> = threads.iter().map(|thread| thread.frames.clone()).collect();
+        let stacks = CoreStacks::new(image, annotated.stacks(), &frames, python.codes());
         let of_threads = stacks.numbers.get(annotated.stacks().len()..).unwrap_or_default();
         for (thread, &stack) in threads.iter_mut().zip(of_threads) {
             thread.stack = stack;
@@ -124,6 +131,7 @@ impl Answers {
             damage,
             threads,
             stacks,
+            codes: python.codes().to_vec(),
             places: Vec::new(),
             references: Vec::new(),
             leaks: None,
@@ -139,6 +147,15 @@ impl Answers {
     /// The blocks that the questions are about: annotated ones, or those of the heap.
     pub(super) fn blocks(&self) -> &[Block] {
         if self.annotated.blocks().is_empty() { &self.plain } else { self.annotated.blocks() }
+    }
+
+    /// Explains what cannot be said of a frame; `None` for native ones.
+    pub(super) fn gap(&self, address: &Address) -> Option<&'static str> {
+        if address.kind != PcKind::Interpreted {
+            return None;
+        }
+        let code = (address.absolute >> 32).checked_sub(1).and_then(|index| self.codes.get(index as usize));
+        code.map_or(Some(PythonCode::UNREADABLE), PythonCode::gap)
     }
 
     fn near(&self, address: u64) -> Option<Near> {
@@ -236,14 +253,18 @@ fn is_near(image: &Image, near: &Near, address: u64) -> bool {
 }
 
 /// The threads; the stack of the first one at least, which is what a crash is about.
-fn threads(image: &Image, all: bool) -> Vec<ThreadAnswer> {
+fn threads(image: &Image, python: &PythonFrames, all: bool) -> Vec<ThreadAnswer> {
     let walk = |(index, thread): (usize, &ImageThread)| {
         let walkable = ThreadSource::threads(image).iter().find(|known| known.id == thread.id);
-        let registers =
-            walkable.and_then(|known| known.registers.as_ref().ok()).filter(|_| all || index == 0);
-        let stack = registers.map(|registers| image.stack(registers, MAX_FRAMES));
-        let frames = stack.iter().flat_map(|stack| &stack.frames).map(|found| found.frame).collect();
-        ThreadAnswer { thread: thread.clone(), frames, stack: 0, stop: stack.map(|stack| stack.stop) }
+        let stack = walkable.filter(|_| all || index == 0).and_then(|known| {
+            let stack = image.stack(known.registers.as_ref().ok()?, MAX_FRAMES);
+            Some(python.merge(image, known, stack, MAX_FRAMES))
+        });
+        let (frames, stop, notes) = match stack {
+            Some(stack) => (stack.frames, Some(stack.stop), stack.notes),
+            None => Default::default(),
+        };
+        ThreadAnswer { thread: thread.clone(), frames, stack: 0, stop, notes }
     };
     image.threads().iter().enumerate().map(walk).collect()
 }

@@ -1,6 +1,7 @@
 //! The answers as one JSON object, described field by field in `docs/book/reference/json.md`.
 
 use cairn_analysis::heap::{Cost, Entry, Group, Names, Questions};
+use cairn_format::recording::PcKind;
 use cairn_memory::heap::{Block, Chunk, Damage, GlibcHeap, Holder, Near, NearPlace};
 use cairn_memory::image::FileState;
 use cairn_symbols::BuildId;
@@ -70,11 +71,15 @@ struct CoreStackJson {
 
 #[derive(Serialize)]
 struct CoreFrameJson {
-    address: String,
+    /// None for a Python frame.
+    address: Option<String>,
     module: Option<String>,
     function: Option<String>,
     file: Option<String>,
     line: Option<u32>,
+    /// The missing part of a Python frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<&'static str>,
     /// True when the compiler put this function's body into the next frame's.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     inlined: bool,
@@ -188,6 +193,9 @@ struct CoreThreadJson {
     frames: Vec<CoreFrameJson>,
     /// Why there are no more frames; none where the stack was not asked for.
     end: Option<String>,
+    /// Gaps in the Python frames.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 /// Makes the parts that have names.
@@ -355,11 +363,12 @@ impl Teller<'_, '_> {
                 let function = self.names.function(source.function);
                 let module = self.names.module_name(line);
                 frames.push(CoreFrameJson {
-                    address: hex(address.absolute),
+                    address: (address.kind != PcKind::Interpreted).then(|| hex(address.absolute)),
                     module: (!module.is_empty()).then(|| module.to_owned()),
                     function: function.is_named.then(|| function.name.to_string()),
                     file: source.file.as_deref().map(str::to_owned),
                     line: source.line,
+                    missing: self.answers.gap(address),
                     inlined: number + 1 < lines.len(),
                 });
             }
@@ -454,6 +463,7 @@ impl Teller<'_, '_> {
             registers: thread.thread.registers.iter().map(|&(name, value)| (name, hex(value))).collect(),
             frames: self.frames(thread.stack),
             end: thread.stop.as_ref().map(ToString::to_string),
+            notes: thread.notes.iter().map(ToString::to_string).collect(),
         };
         answers.threads.iter().map(thread).collect()
     }

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
 use cairn_analysis::heap::{Cost, Entry, Group, LineId, Names, Position, Questions};
+use cairn_format::recording::PcKind;
 use cairn_memory::heap::{
     Block, BlockLayout, ChunkState, Damage, GlibcHeap, Holder, Near, NearPlace, SizeCount,
 };
@@ -161,18 +162,24 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
         self.names.find_stacks([thread.stack]);
         let addresses: Vec<u32> = self.names.stacks().addresses_of(thread.stack).take(most).collect();
         for (number, address) in addresses.into_iter().enumerate() {
-            let absolute = self.names.stacks().address(address).map_or(0, |address| address.absolute);
+            let found = self.names.stacks().address(address).copied();
+            let gap = found.and_then(|found| self.answers.gap(&found));
+            let place = match found {
+                Some(found) if found.kind == PcKind::Interpreted => "Python".to_owned(),
+                found => format!("{:#018x}", found.map_or(0, |found| found.absolute)),
+            };
             let lines: Vec<LineId> = self.names.at_address(address).to_vec();
             for (index, line) in lines.iter().enumerate() {
                 let dim = self.palette.dim;
                 if index == 0 {
-                    write!(self.output, "  {:<4}{dim}{absolute:#018x}{dim:#}  ", format!("#{number}"))?;
+                    write!(self.output, "  {:<4}{dim}{place:18}{dim:#}  ", format!("#{number}"))?;
                 } else {
                     write!(self.output, "{:26}", "")?;
                 }
                 let inlined = if index + 1 < lines.len() { " (inlined)" } else { "" };
-                let text = line_text(self.names, *line, 26 + inlined.len(), self.list.full);
-                self.write_line(&text, inlined)?;
+                let behind = gap.map_or_else(|| inlined.to_owned(), |gap| format!("  ({gap})"));
+                let text = line_text(self.names, *line, 26 + behind.len(), self.list.full);
+                self.write_line(&text, &behind)?;
             }
         }
         Ok(())
@@ -210,6 +217,9 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
                     )?;
                 }
                 None => writeln!(self.output, "      its stack could not be walked")?,
+            }
+            for note in &thread.notes {
+                writeln!(self.output, "      {note}")?;
             }
         }
         Ok(())

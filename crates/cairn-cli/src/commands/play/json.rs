@@ -92,7 +92,9 @@ pub(super) struct PlayedModuleJson<'a> {
 #[derive(Serialize)]
 struct PlayedFrameJson<'a> {
     kind: &'static str,
-    address: String,
+    /// None for a Python frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     module: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -299,10 +301,12 @@ impl<'a> PlayedFrameJson<'a> {
         is_place: bool,
     ) -> Self {
         let module = frame.module.and_then(|index| Some((index, tables.modules().get(index)?)));
+        let own = tables.own_name(frame);
         let found =
             names.zip(frame.lookup(tables)).map(|(names, (file, lookup))| names.resolve(file, lookup));
         let found = found.map_or(&[][..], named_frames);
         let found = if is_place { without_recorder(found) } else { found };
+        let found = own.as_ref().map_or(found, std::slice::from_ref);
         let (call, inlined) = match found.split_last() {
             Some((call, inlined)) => {
                 (PlayedCallJson::new(call), inlined.iter().map(PlayedCallJson::new).collect())
@@ -321,9 +325,10 @@ impl<'a> PlayedFrameJson<'a> {
                 PcKind::OutsideStack => "end-outside-stack",
                 PcKind::UnknownRegister => "end-unknown-register",
                 PcKind::Limit => "end-limit",
+                PcKind::Interpreted => "python",
                 _ => "end",
             },
-            address: frame.address.to_string(),
+            address: (frame.kind != PcKind::Interpreted).then(|| frame.address.to_string()),
             module: module.map(|(index, _)| index),
             module_name: module.map(|(_, module)| module.name()),
             offset: module.map(|(_, module)| module.offset(frame.address).to_string()),

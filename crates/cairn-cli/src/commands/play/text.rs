@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use cairn_analysis::calendar::Moment;
 use cairn_analysis::names::{AddressNames, named_frames, without_recorder};
 use cairn_analysis::player::{Event, PlayedFrame, PlayedModule, StackGroup, StackKey, Tables, What};
-use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue};
+use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind};
 use cairn_symbols::SourceFrame;
 
 use super::TimeStyle;
@@ -146,7 +146,27 @@ fn write_frame(
     }
     let address = frame.address;
     let Some(module) = frame.module.and_then(|module| tables.modules().get(module)) else {
-        return writeln!(text, "    \"\"! {address}: ");
+        let Some(own) = tables.own_name(frame) else {
+            return match frame.kind {
+                PcKind::Interpreted => writeln!(text, "    \"\"! [Python frame without a name]"),
+                _ => writeln!(text, "    \"\"! {address}: "),
+            };
+        };
+        let name = own.function.as_deref().unwrap_or("??");
+        return match &own.file {
+            Some(file) => {
+                let line = own.line.unwrap_or(0);
+                writeln!(
+                    text,
+                    "    \"\"! {}({line}): {function}{}{function:#}",
+                    printable(file),
+                    printable(name)
+                )
+            }
+            None => {
+                writeln!(text, "    \"\"! {dim}{address}{dim:#}: {function}{}{function:#}", printable(name))
+            }
+        };
     };
     let name = quoted(module.name());
     let found = names.zip(frame.lookup(tables)).map(|(names, (file, lookup))| names.resolve(file, lookup));

@@ -25,6 +25,58 @@ const MAX_FILES: usize = 64;
 /// How much older than the recording a file may be: clocks of file systems are coarse.
 const CLOCK_SLACK_NANOS: u64 = 2_000_000_000;
 
+/// Reads the files in which a process's JIT compilers have named their code so far: at most 64 MiB.
+#[must_use]
+pub fn code_files_of(process: u32) -> Vec<CodePiece> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    // The last number is the one in the process's own namespace.
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let own_number = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
+    let started = started_wall_nanos(process).unwrap_or(0);
+    let mut files = CodeFiles::new(own_number.unwrap_or(process), started);
+    files.set_process(process);
+    let mut pieces = Vec::new();
+    files.read(0, true, |piece| pieces.push(piece));
+    pieces
+}
+
+/// Reads a perf map or a jitdump, at most 64 MiB of it. `number` tells files apart.
+///
+/// # Errors
+///
+/// If it cannot be opened or read.
+pub fn code_file(path: &Path, number: u32) -> io::Result<Vec<CodePiece>> {
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut magic = [0; 4];
+    let filled = file.read_at(&mut magic, 0)?;
+    let kind = match magic.get(..filled) {
+        Some(b"JiTD" | b"DTiJ") => CodeFileKind::JitDump,
+        _ => CodeFileKind::PerfMap,
+    };
+    let mut files = CodeFiles::new(0, 0);
+    files.files.push(Tail { file, identity: (0, 0), kind, number, offset: 0 });
+    let mut pieces = Vec::new();
+    files.read_known(0, true, &mut |piece| pieces.push(piece));
+    Ok(pieces)
+}
+
+/// Returns the start of a process, in nanoseconds since 1970.
+fn started_wall_nanos(process: u32) -> Option<u64> {
+    /// Nanoseconds of a tick in `/proc`, which are 100 a second on every machine.
+    const TICK_NANOS: u64 = 10_000_000;
+    /// Index of the start among the words behind the name.
+    const START: usize = 19;
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    let ticks: u64 = behind_name.split_whitespace().nth(START)?.parse().ok()?;
+    let system = std::fs::read_to_string("/proc/stat").ok()?;
+    let boot: u64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(boot.saturating_mul(1_000_000_000).saturating_add(ticks.saturating_mul(TICK_NANOS)))
+}
+
 /// The files of one program.
 pub(super) struct CodeFiles {
     /// The process's number in its own namespace, as the names of the files have it.
@@ -87,6 +139,10 @@ impl CodeFiles {
         if is_last {
             self.search();
         }
+        self.read_known(nanos, is_last, &mut take);
+    }
+
+    fn read_known(&mut self, nanos: u64, is_last: bool, take: &mut impl FnMut(CodePiece)) {
         for tail in &mut self.files {
             tail.notice_new_contents(&mut self.next_number);
             while let Some(bytes) = tail.next_piece(is_last) {
