@@ -34,6 +34,9 @@ const FOR_TESTS: &[Tool] = &[
     Tool { program: "zsh", package: "zsh", also: &[] },
     Tool { program: "fish", package: "fish", also: &[] },
     Tool { program: "groff", package: "groff-base", also: &[] },
+    Tool { program: "gcore", package: "gdb", also: &[] },
+    Tool { program: "python3", package: "python3", also: &[] },
+    Tool { program: "node", package: "nodejs", also: &[] },
 ];
 
 /// Runs every step; the first that fails ends the run.
