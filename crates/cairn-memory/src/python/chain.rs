@@ -8,6 +8,8 @@
 //! A mark is an address inside of the stack frame of one call of the evaluation function. 3.8 and
 //! 3.9 have none: there each frame is a run of its own, [`Place::Counted`].
 
+use std::collections::HashSet;
+
 use cairn_unwind::MemoryReader;
 use cairn_unwind::python::{
     C_FRAME_CURRENT_3_11, C_FRAME_CURRENT_3_12, C_FRAME_PREVIOUS_3_10, C_FRAME_PREVIOUS_3_11,
@@ -19,9 +21,9 @@ use super::code::{CodeReader, ReadCode};
 use super::interpreter::PythonInterpreter;
 use super::{PythonFrame, Words};
 
-/// Maximum frames and marks of all threads; 2^22, because an image may say that every thread has
-/// [`MAX_LINKS`].
-pub(super) const MAX_LINKS_OF_ALL: usize = 1 << 22;
+/// Maximum frames and marks of all threads; 2^20, which take some 100 MiB. An image may say that
+/// every thread has [`MAX_LINKS`].
+pub(super) const MAX_LINKS_OF_ALL: usize = 1 << 20;
 /// Maximum interpreters in the list of a runtime.
 const MAX_INTERPRETERS: usize = 1 << 10;
 /// Maximum thread states.
@@ -81,8 +83,16 @@ pub(super) fn read_all<M: MemoryReader>(
             && states < MAX_STATES
         {
             states += 1;
-            let mut reader =
-                ChainReader { interpreter, index, words, codes, budget, runs: Vec::new(), run: Vec::new() };
+            let mut reader = ChainReader {
+                interpreter,
+                index,
+                words,
+                codes,
+                budget,
+                runs: Vec::new(),
+                run: Vec::new(),
+                seen: HashSet::new(),
+            };
             let is_whole = reader.read(address).is_ok();
             reader.close(Place::Unknown);
             let runs = reader.runs;
@@ -107,6 +117,8 @@ struct ChainReader<'a, M> {
     runs: Vec<PythonRun>,
     /// The frames since the last mark.
     run: Vec<PythonFrame>,
+    /// Addresses that were on the list: none is there twice.
+    seen: HashSet<u64>,
 }
 
 impl<M: MemoryReader> ChainReader<'_, M> {
@@ -132,7 +144,7 @@ impl<M: MemoryReader> ChainReader<'_, M> {
             if frame == 0 {
                 return Ok(());
             }
-            self.spend()?;
+            self.meet(frame)?;
             let owner = self.words.byte(frame.wrapping_add(layout.frame_owner)).ok_or(BadChain)?;
             if owner >= FIRST_MARK_OWNER {
                 self.close(Place::Around(frame));
@@ -160,9 +172,9 @@ impl<M: MemoryReader> ChainReader<'_, M> {
         while c_frame != 0 && c_frame != root && frame != 0 {
             let before = self.word(c_frame, C_FRAME_PREVIOUS_3_11)?;
             let outer = if before == 0 { 0 } else { self.word(before, C_FRAME_CURRENT_3_11)? };
-            self.spend()?;
+            self.meet(c_frame)?;
             while frame != outer && frame != 0 {
-                self.spend()?;
+                self.meet(frame)?;
                 self.frame(frame)?;
                 frame = self.word(frame, previous)?;
             }
@@ -192,11 +204,12 @@ impl<M: MemoryReader> ChainReader<'_, M> {
         let layout = &self.interpreter.layout;
         let mut frame = first;
         let mut is_behind_mark = false;
+        let mut seen = HashSet::new();
         for _ in 0..MAX_LINKS {
             if frame == outer || frame == 0 {
                 return true;
             }
-            if is_behind_mark || self.spend().is_err() {
+            if is_behind_mark || !seen.insert(frame) || self.spend().is_err() {
                 return false;
             }
             if layout.chain == ChainKind::MarksBehindCFrame {
@@ -222,7 +235,7 @@ impl<M: MemoryReader> ChainReader<'_, M> {
     fn read_objects(&mut self, first: u64) -> Result<(), BadChain> {
         let mut frame = first;
         while frame != 0 {
-            self.spend()?;
+            self.meet(frame)?;
             self.frame(frame)?;
             self.close(Place::Counted);
             frame = self.word(frame, self.interpreter.layout.frame_previous)?;
@@ -265,7 +278,7 @@ impl<M: MemoryReader> ChainReader<'_, M> {
         let mut all = Vec::new();
         let mut at = first;
         while at != 0 && at != end {
-            self.spend()?;
+            self.meet(at)?;
             all.push(at);
             if all.len() > MAX_LINKS {
                 return Err(BadChain);
@@ -311,6 +324,14 @@ impl<M: MemoryReader> ChainReader<'_, M> {
         if !self.run.is_empty() {
             self.runs.push(PythonRun { place, frames: std::mem::take(&mut self.run) });
         }
+    }
+
+    /// Counts what lies at an address. One that is on the list already makes it a cycle.
+    fn meet(&mut self, address: u64) -> Result<(), BadChain> {
+        if !self.seen.insert(address) {
+            return Err(BadChain);
+        }
+        self.spend()
     }
 
     fn spend(&mut self) -> Result<(), BadChain> {
