@@ -98,6 +98,18 @@ fn texts(names: &[Vec<u8>]) -> Vec<String> {
     names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
+/// Advises a flag where compiled Java methods end stacks. They have no frame pointers by default.
+fn cut_java_stacks(recording: &Recording) -> Option<String> {
+    const LIBRARY: &[u8] = b"/libjvm.so";
+    let ends = recording.stacks().count_of_kind(PcKind::NoUnwindInfo);
+    let is_java = recording.modules().iter().any(|module| module.path.ends_with(LIBRARY));
+    (ends > 0 && is_java).then(|| {
+        format!(
+            "{ends} return addresses end stacks, because code that Java compiles has no frame pointers: run java with -XX:+PreserveFramePointer"
+        )
+    })
+}
+
 /// Returns the facts about a recording, with these findings.
 pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
     let header = recording.header();
@@ -138,8 +150,12 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
     let without_tables = recording.stacks().count_of_kind(PcKind::ReturnWithoutTables);
     if without_tables > 0 {
         let note = format!(
-            "{without_tables} return addresses are in code without unwind tables, as JIT compilers make it: their callers were found by frame pointers"
+            "{without_tables} return addresses are in code without unwind tables, as JIT compilers make it: their callers were found by frame pointers, or by data of the runtime"
         );
+        about.notes.push(note.clone());
+        about.findings.push(note);
+    }
+    if let Some(note) = cut_java_stacks(recording) {
         about.notes.push(note.clone());
         about.findings.push(note);
     }
