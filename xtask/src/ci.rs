@@ -37,6 +37,10 @@ const FOR_TESTS: &[Tool] = &[
     Tool { program: "gcore", package: "gdb", also: &[] },
     Tool { program: "python3", package: "python3", also: &[] },
     Tool { program: "node", package: "nodejs", also: &[] },
+    Tool { program: "javac", package: "openjdk-17-jdk-headless", also: &[] },
+    Tool { program: "luajit", package: "luajit", also: &["libluajit-5.1-dev"] },
+    Tool { program: "numba", package: "python3-numba", also: &[] },
+    Tool { program: "php8.2", package: "php8.2-cli", also: &["php8.2-opcache"] },
 ];
 
 /// Runs every step; the first that fails ends the run.

@@ -414,7 +414,10 @@ fn built_frames(stack: &SnapshotStack, modules: &[BuiltModule], codes: &[u32]) -
         let caller_found_by = caller_found_by.replace(frame.found_by);
         let kind = match frame.frame {
             Frame::ReturnAddress(_)
-                if matches!(caller_found_by, Some(FoundBy::FramePointer | FoundBy::KnownCode)) =>
+                if matches!(
+                    caller_found_by,
+                    Some(FoundBy::FramePointer | FoundBy::KnownCode | FoundBy::Runtime)
+                ) =>
             {
                 PcKind::ReturnWithoutTables
             }

@@ -273,8 +273,8 @@ pub use frame_walk::{FrameControl, kernel_walk_at, walk_frames, walk_frames_at};
 pub use linux::counts;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use linux::{
-    CodeContents, PythonSymbols, observe_unread_python_stacks, python_code, read_python_frames,
-    unread_python_stacks,
+    CodeContents, PythonSymbols, add_frame_table, observe_unread_python_stacks, python_code,
+    read_python_frames, remove_frame_table, step_through_luajit, step_through_php, unread_python_stacks,
 };
 #[cfg(target_os = "linux")]
 pub use linux::{

@@ -24,6 +24,7 @@
 //! | [`hooks`] | the functions that the program calls in place of the C library's |
 //! | [`next`] | finds the functions that it would have called |
 //! | [`start`] | starts everything at the first call of a hook: options, environment, recording |
+//! | [`runtimes`] | finds LuaJIT and PHP, through whose compiled code captures then step |
 //! | [`python`] | finds interpreters in the program, whose frames captures then read |
 //! | [`attach`] | puts the hooks into a running program, and takes them out |
 //! | [`options`] | parses `CAIRN_HEAP` |
@@ -72,6 +73,8 @@ mod python;
 mod real;
 #[cfg(not(feature = "annotate"))]
 mod recorder;
+#[cfg(all(not(feature = "annotate"), target_arch = "x86_64"))]
+pub mod runtimes;
 #[cfg(not(feature = "annotate"))]
 mod start;
 mod system;

@@ -507,6 +507,8 @@ nexts! {
     mlockall: c"mlockall",
     prctl: c"prctl",
     syscall: c"syscall",
+    register_frame: c"__register_frame",
+    deregister_frame: c"__deregister_frame",
 }
 
 /// True when the program's allocator is not the C library's, or when a recorded one calls it.

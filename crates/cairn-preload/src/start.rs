@@ -383,6 +383,8 @@ extern "C" fn construct() {
     } else {
         begin();
         python::find();
+        #[cfg(target_arch = "x86_64")]
+        crate::runtimes::find();
         // Not on Linux itself, where the wiped memory shows a child that it is one.
         if recorder::needs_fork_hook() {
             // SAFETY: a function that stays; the library is never unloaded.

@@ -6,7 +6,7 @@ use cairn_format::{AbsoluteAddress, Frame, WordSize};
 use crate::cfi::{CfiError, CfiErrorKind, FrameTable, RowHead, RowState, RowView};
 use crate::frame_pointer::FrameRecord;
 use crate::machine::{CALL_BYTES, SHAPE_BYTES, SHAPE_BYTES_BEFORE};
-use crate::{AddressRange, Machine, MemoryReader, Registers, StopReason};
+use crate::{AddressRange, CoreRegisters, Machine, MemoryReader, Registers, StopReason};
 
 /// Bytes of the smallest page.
 const PAGE_BYTES: u64 = 4096;
@@ -35,6 +35,14 @@ pub trait Modules {
     /// Walks read code only where no table covers it. `None` for every address is allowed: the
     /// steps there then prove themselves by executable memory alone.
     fn read_code(&self, _address: AbsoluteAddress, _into: &mut [u8]) -> Option<()> {
+        None
+    }
+
+    /// The caller of code without tables that a runtime has made, if that runtime's data shows it.
+    ///
+    /// `callee` are the registers in a frame that has made a call. All registers but those of the
+    /// answer are unknown in the caller.
+    fn caller_by_runtime(&self, _callee: CoreRegisters, _memory: &dyn MemoryReader) -> Option<CoreRegisters> {
         None
     }
 
@@ -74,6 +82,10 @@ impl<T: Modules + ?Sized> Modules for &T {
 
     fn read_code(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
         (**self).read_code(address, into)
+    }
+
+    fn caller_by_runtime(&self, callee: CoreRegisters, memory: &dyn MemoryReader) -> Option<CoreRegisters> {
+        (**self).caller_by_runtime(callee, memory)
     }
 
     fn is_return_address<M: Machine>(&self, address: AbsoluteAddress) -> bool {
@@ -124,6 +136,8 @@ pub enum FoundBy {
     FramePointer,
     /// By the bytes of the callee's code, which have a known shape and no table. Exact.
     KnownCode,
+    /// By the data of the runtime that has made the callee's code. Exact.
+    Runtime,
     /// By the return address that a call has stored, because the callee's pc was not code. A call
     /// through a null pointer is an example.
     BadCall,
@@ -320,6 +334,9 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         if self.step_by_shape().is_some() {
             return Ok(FoundBy::KnownCode);
         }
+        if self.step_by_runtime().is_some() {
+            return Ok(FoundBy::Runtime);
+        }
         let mut proves_itself = |record| self.proves_itself(record);
         match M::step_by_frame_pointer(&self.registers, &self.memory, self.stack, &mut proves_itself) {
             Ok(found) => {
@@ -349,6 +366,14 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         caller.set(M::PROGRAM_COUNTER, found.pc);
         caller.set(M::STACK_POINTER, found.sp);
         caller.set(M::FRAME_POINTER, found.fp);
+        Some(())
+    }
+
+    /// Turns `scratch.caller` into the caller of code that a runtime has made.
+    fn step_by_runtime(&mut self) -> Option<()> {
+        let callee = Some(self.registers.core()).filter(|_| !self.is_exact_pc)?;
+        let found = self.modules.caller_by_runtime(callee, &self.memory)?;
+        self.scratch.caller = Registers::new(found.pc, found.sp, found.fp);
         Some(())
     }
 

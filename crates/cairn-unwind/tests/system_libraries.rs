@@ -148,7 +148,7 @@ fn packed_rule_matches(rule: Rule, theirs: &gimli::UnwindTableRow<usize>, is_sig
         }
         RuleKind::EndOfStack => return_address == gimli::RegisterRule::Undefined,
         RuleKind::NeedsFullEvaluation => true,
-        RuleKind::NoTables | RuleKind::ByCode => false,
+        RuleKind::NoTables | RuleKind::ByCode | RuleKind::ByRuntime => false,
     }
 }
 
@@ -175,7 +175,9 @@ fn count(counts: &mut Counts, rule: Rule) {
         RuleKind::SignalFrame => &mut counts.signal,
         RuleKind::EndOfStack => &mut counts.end,
         RuleKind::NeedsFullEvaluation => &mut counts.full,
-        RuleKind::NoTables | RuleKind::ByCode => unreachable!("a table says that there is none"),
+        RuleKind::NoTables | RuleKind::ByCode | RuleKind::ByRuntime => {
+            unreachable!("a table says that there is none")
+        }
     } += 1;
 }
 

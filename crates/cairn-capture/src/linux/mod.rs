@@ -7,6 +7,7 @@
 //!   engine                                        the hot path
 //!   thread  walk                                  the state of a thread; whole walks
 //!   python                                        Python frames, and how they are merged (x86-64)
+//!   runtimes  registered                          steps out of code that runtimes make (x86-64)
 //!   process                                       the state of the process
 //!   tree  pcs  modules  headerless  generated     stacks, addresses, and where code and its tables lie
 //!   index  region  stack_memory  stack_bounds     tables that grow; readable memory
@@ -34,6 +35,10 @@ mod process;
 #[cfg(target_arch = "x86_64")]
 mod python;
 mod region;
+#[cfg(target_arch = "x86_64")]
+mod registered;
+#[cfg(target_arch = "x86_64")]
+mod runtimes;
 mod stack;
 mod stack_bounds;
 mod stack_memory;
@@ -58,6 +63,10 @@ pub use python::{
     CodeContents, PythonSymbols, observe_unread_python_stacks, python_code, read_python_frames,
     unread_python_stacks,
 };
+#[cfg(target_arch = "x86_64")]
+pub use registered::{add_frame_table, remove_frame_table};
+#[cfg(target_arch = "x86_64")]
+pub use runtimes::{step_through_luajit, step_through_php};
 pub use stack::{Frames, Stack, StackId};
 pub use table::{
     FrameId, LoadedModule, ModuleIdentity, NewStacks, StackCursor, StackRow, observe_new_stacks,

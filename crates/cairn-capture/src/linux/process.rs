@@ -211,6 +211,8 @@ pub fn while_unloading<R>(unload: impl FnOnce() -> R) -> R {
     process.pcs.forget_unloaded();
     #[cfg(target_arch = "x86_64")]
     crate::linux::python::forget_unloaded();
+    #[cfg(target_arch = "x86_64")]
+    crate::linux::runtimes::forget_unloaded();
     process.module_state.end_unload();
     result
 }

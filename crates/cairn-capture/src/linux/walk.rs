@@ -12,6 +12,8 @@ use core::ptr::NonNull;
 use cairn_format::{AbsoluteAddress, Frame};
 use cairn_unwind::cfi::FrameTable;
 use cairn_unwind::{AddressRange, Machine, Modules, SHAPE_BYTES_BEFORE, StopReason, Walk};
+#[cfg(target_arch = "x86_64")]
+use cairn_unwind::{CoreRegisters, MemoryReader};
 
 use crate::linux::arch::{
     Native, Rule, interrupted_sp, no_registers, take_interrupted_registers, take_own_registers,
@@ -22,6 +24,8 @@ use crate::linux::modules::{LoadedModules, rule_at};
 use crate::linux::own_memory;
 use crate::linux::pc_kind::{self, PcKind};
 use crate::linux::process::{Process, process};
+#[cfg(target_arch = "x86_64")]
+use crate::linux::runtimes;
 use crate::linux::stack_memory::StackMemory;
 
 /// Frames of the deepest stack; deeper ones are cut, and the cut is marked.
@@ -86,6 +90,15 @@ impl Modules for OwnCode {
             return None;
         }
         (own_memory::read_bytes(address.value(), into) == into.len()).then_some(())
+    }
+
+    /// As for known shapes: an address that was numbered when no runtime was known has no step.
+    #[cfg(target_arch = "x86_64")]
+    fn caller_by_runtime(&self, callee: CoreRegisters, memory: &dyn MemoryReader) -> Option<CoreRegisters> {
+        if !runtimes::are_known() || process().rule_of_number(callee.pc) == Some(Rule::NO_TABLES) {
+            return None;
+        }
+        runtimes::caller(process(), callee, memory)
     }
 
     fn is_return_address<M: Machine>(&self, address: AbsoluteAddress) -> bool {

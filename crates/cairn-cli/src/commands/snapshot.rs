@@ -210,6 +210,7 @@ fn print_frame(
     match frame.found_by {
         FoundBy::FramePointer => writeln!(output, "  (by frame pointer)"),
         FoundBy::KnownCode => writeln!(output, "  (by the form of the code inside of it)"),
+        FoundBy::Runtime => writeln!(output, "  (by the data of the runtime inside of it)"),
         _ => writeln!(output),
     }
 }
@@ -372,6 +373,7 @@ impl SnapshotFrameJson {
                 Some(FoundBy::SignalFrame) => "signal-frame",
                 Some(FoundBy::FramePointer) => "frame-pointer",
                 Some(FoundBy::KnownCode) => "known-code",
+                Some(FoundBy::Runtime) => "runtime",
                 Some(FoundBy::BadCall) => "bad-call",
                 Some(_) => "other",
             },

@@ -21,6 +21,8 @@ fn note_loaded() {
     if HAS_LOADED.load(Ordering::Relaxed) && HAS_LOADED.swap(false, Ordering::AcqRel) {
         recorder::note_modules();
         python::find();
+        #[cfg(target_arch = "x86_64")]
+        crate::runtimes::find();
         attach::after_load();
     }
 }

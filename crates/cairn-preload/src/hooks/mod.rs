@@ -8,6 +8,7 @@
 //! | [`mapping`] | `mmap`, `munmap`, `mremap`, `brk`, `sbrk` | on request: the program's own mappings |
 //! | [`pools`] | `cairn_heap_alloc`, `cairn_heap_free` | blocks of the program's own allocators |
 //! | `python` | the allocators of Python's objects | blocks that `malloc` does not see |
+//! | `crate::runtimes` | `__register_frame`, `__deregister_frame` | unwind tables of code that the program makes |
 //! | [`exec`] | `exec` and its family, `posix_spawn` | recording continues in the next program |
 //! | [`sandbox`] | `prctl`, `syscall`; `setrlimit`, `prlimit`, `mlockall` | ends recording before a sandbox; limits the recorder's memory |
 

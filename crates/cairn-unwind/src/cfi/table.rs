@@ -258,6 +258,20 @@ impl<'a> FrameTable<'a> {
         Ok(RuleAt { rule: M::pack(&row), range })
     }
 
+    /// The packed rule at `address`, by this FDE, which covers it.
+    ///
+    /// # Errors
+    ///
+    /// When the FDE or its CIE is malformed.
+    pub fn rule_of<M: Machine>(
+        &self,
+        entry: &FrameEntry<'a>,
+        address: AbsoluteAddress,
+    ) -> Result<RuleAt<M::Rule>, CfiError> {
+        let cie = Cie::parse(&self.context(), self.flavor, entry.cie_offset)?;
+        self.rule_in::<M>(&Found { entry: *entry, cie }, address)
+    }
+
     /// Calls `visit` with each row of an FDE and its range, for printing tables and for tests.
     ///
     /// Each row is evaluated from the start of the program, so time grows with the square of its

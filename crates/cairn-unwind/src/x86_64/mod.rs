@@ -9,6 +9,8 @@
 //! ```
 
 mod code;
+pub mod luajit;
+pub mod php;
 mod registers;
 mod rule;
 mod step;

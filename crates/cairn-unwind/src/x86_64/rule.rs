@@ -82,6 +82,8 @@ pub enum X86_64RuleKind {
     NoTables,
     /// No table covers the code, and its bytes had a known shape: read them again.
     ByCode,
+    /// No table covers the code, and a runtime may have made it: try that runtime's step.
+    ByRuntime,
 }
 
 const KIND_BITS: u32 = 2;
@@ -100,6 +102,7 @@ const NEEDS_FULL_EVALUATION: u32 = 1;
 const SIGNAL_FRAME: u32 = 2;
 const NO_TABLES: u32 = 3;
 const BY_CODE: u32 = 4;
+const BY_RUNTIME: u32 = 5;
 
 /// Distance of the interrupted registers from the stack pointer in Linux's signal trampoline. It is
 /// that of the `gregs`, which start at byte 40 of a `struct ucontext`.
@@ -123,6 +126,9 @@ impl X86_64Rule {
     /// No table covers the code, and its bytes had a known shape. The caller makes this rule for
     /// such addresses.
     pub const BY_CODE: Self = Self::special(BY_CODE);
+    /// No table covers the code, and a runtime may have made it. The caller makes this rule for
+    /// such addresses.
+    pub const BY_RUNTIME: Self = Self::special(BY_RUNTIME);
 
     const fn special(code: u32) -> Self {
         Self(SPECIAL | code << KIND_BITS)
@@ -192,6 +198,7 @@ impl X86_64Rule {
                 2 => X86_64RuleKind::SignalFrame,
                 3 => X86_64RuleKind::NoTables,
                 4 => X86_64RuleKind::ByCode,
+                5 => X86_64RuleKind::ByRuntime,
                 _ => X86_64RuleKind::NeedsFullEvaluation,
             },
         }

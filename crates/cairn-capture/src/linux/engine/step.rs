@@ -4,6 +4,8 @@
 //! frame pointer or ends the stack, as in the whole walk. The mark for such an end is the outermost
 //! frame for the tree, the records and the shadows.
 
+use cairn_unwind::CoreRegisters;
+
 use super::follow::FOLLOWS;
 use super::{NeedsWholeWalk, load, match_record, pc_hash, pc_tag, shadow_difference, slot};
 use crate::CallSite;
@@ -15,6 +17,7 @@ use crate::linux::own_memory;
 use crate::linux::pc_kind::PcKind;
 use crate::linux::pcs::NUMBER_BITS;
 use crate::linux::process::Process;
+use crate::linux::runtimes;
 use crate::linux::stack_memory::StackMemory;
 use crate::linux::thread::ThreadState;
 use crate::linux::thread::record::Record;
@@ -329,6 +332,8 @@ impl SteppedCapture<'_> {
             RuleKind::NoTables => unsafe { self.step_without_tables() },
             // SAFETY: the caller promises that `self.memory` is readable.
             RuleKind::ByCode => unsafe { self.step_by_code() },
+            // SAFETY: the caller promises that `self.memory` is readable.
+            RuleKind::ByRuntime => unsafe { self.step_by_runtime() },
             _ => Err(NeedsWholeWalk),
         }
     }
@@ -368,7 +373,7 @@ impl SteppedCapture<'_> {
             let number = self.thread.pending(index).pc_number();
             let Some(entry) = entries.get(number as usize) else { return false };
             match entry.rule() {
-                Rule::NO_TABLES => {
+                Rule::NO_TABLES | Rule::BY_RUNTIME => {
                     is_live = false;
                     true
                 }
@@ -469,6 +474,33 @@ impl SteppedCapture<'_> {
         }
         self.frame = caller;
         Ok(Some(()))
+    }
+
+    /// Steps from code that a runtime may have made. Without such a step it is code without tables.
+    ///
+    /// The step depends on memory that no record compares, so nothing is learned of this stack.
+    ///
+    /// # Safety
+    ///
+    /// - `self.memory` is readable.
+    #[cold]
+    #[inline(never)]
+    unsafe fn step_by_runtime(&mut self) -> Result<Option<()>, NeedsWholeWalk> {
+        if self.code_steps != CodeSteps::Taken {
+            self.code_steps = CodeSteps::Met;
+            return Err(NeedsWholeWalk);
+        }
+        let CallSite { pc, sp, fp } = self.frame;
+        let callee = CoreRegisters { pc, sp, fp, link: 0 };
+        match runtimes::caller(self.process, callee, &self.memory) {
+            Some(caller) if caller.sp > self.memory.high => Err(NeedsWholeWalk),
+            Some(caller) => {
+                self.frame = CallSite { pc: caller.pc, sp: caller.sp, fp: caller.fp };
+                Ok(Some(()))
+            }
+            // SAFETY: the caller promises the same.
+            None => unsafe { self.step_without_tables() },
+        }
     }
 
     /// Decides, as the whole walk does, whether the record at `fp` is one.

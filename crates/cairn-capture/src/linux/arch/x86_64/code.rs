@@ -3,7 +3,7 @@
 use cairn_unwind::{Machine, SHAPE_BYTES, SHAPE_BYTES_BEFORE};
 
 use super::{Native, Rule};
-use crate::linux::own_memory;
+use crate::linux::{own_memory, runtimes};
 
 /// The step of all known shapes: there is one, CPython's trampoline.
 pub(crate) const KNOWN_SHAPE: Rule = match Rule::from_sp(16, None) {
@@ -13,12 +13,16 @@ pub(crate) const KNOWN_SHAPE: Rule = match Rule::from_sp(16, None) {
 
 /// The rule at a return address that no table covers.
 pub(crate) fn rule_without_tables(pc: u64) -> Rule {
-    if has_known_shape(pc) { Rule::BY_CODE } else { Rule::NO_TABLES }
+    match has_known_shape(pc) {
+        true => Rule::BY_CODE,
+        false if runtimes::are_known() => Rule::BY_RUNTIME,
+        false => Rule::NO_TABLES,
+    }
 }
 
 /// True for the rule of code that a table covers.
 pub(crate) fn has_tables(rule: Rule) -> bool {
-    rule != Rule::NO_TABLES && rule != Rule::BY_CODE
+    !matches!(rule, Rule::NO_TABLES | Rule::BY_CODE | Rule::BY_RUNTIME)
 }
 
 /// True when the code around a return address has the known shape now. The kernel reads it.
