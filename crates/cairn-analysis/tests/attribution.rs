@@ -200,6 +200,17 @@ fn scripts_replace_the_frames_of_their_interpreter() {
 fn distributed_programs_are_named_after_their_libraries() {
     let program = Program::new(&[("@jq __libc_start_main_impl@libc @jq jv_parse@libjq malloc@libc", 1, 8)]);
     assert_eq!(program.rows(Folding::default()), [("jv_parse".to_owned(), 3)]);
+    // A function with a name says more than a place inside of it, in either file.
+    let program =
+        Program::new(&[("@jq __libc_start_main_impl@libc @jq jv_parse@libjq @libjq malloc@libc", 1, 8)]);
+    assert_eq!(program.rows(Folding::default())[0].0, "jv_parse");
+    // Their containers are passed over all the same.
+    let program = Program::new(&[(
+        "@jq __libc_start_main_impl@libc @jq jv_parse@libjq llvm::SmallVectorBase<int>::grow_pod(int)@libLLVM malloc@libc",
+        1,
+        8,
+    )]);
+    assert_eq!(program.rows(Folding::default())[0].0, "jv_parse");
 }
 
 /// Nine functions that call one that calls the allocator.
@@ -249,6 +260,100 @@ fn wrappers_by_name_go_through_layers() {
     let not =
         FoldRules { not_wrappers: vec!["^pool_alloc$".parse().expect("a pattern")], ..FoldRules::default() };
     assert_eq!(program.rows(not.into())[0].0, "pool_alloc");
+}
+
+#[test]
+fn wrappers_are_strings_and_containers_of_anything() {
+    let rows = |inner: &str| {
+        of(&[("load", 64), ("save", 64)]
+            .map(|(caller, size)| (format!("{START} main@app {caller}@app {inner} malloc@libc"), 10, size)))
+    };
+    for (inner, expected) in [
+        ("strbuf_add@app strbuf_grow@app", vec!["strbuf_add", "strbuf_grow"]),
+        ("ngx_create_pool@app", vec!["ngx_create_pool"]),
+        ("SplitVector<char>::Insert(int)@app", vec!["SplitVector<char>::Insert(int)"]),
+        // The name says which data.
+        ("parse_string@app", vec![]),
+        ("order_list_add@app", vec![]),
+        ("OrderList::Add(int)@app", vec![]),
+        ("new_order@app", vec![]),
+    ] {
+        let mut found = wrappers(&rows(inner), Folding::default());
+        found.sort();
+        assert_eq!(found, expected, "{inner}");
+    }
+    // Compilers split functions, and inline one part into the other.
+    let split = [("load", 64), ("save", 64)].map(|(caller, size)| {
+        (format!("{START} main@app {caller}@app list_grow.part.0@app+list_grow@app malloc@libc"), 10, size)
+    });
+    assert_eq!(wrappers(&of(&split), Folding::default()), ["list_grow", "list_grow.part.0"]);
+    // Names of a library's own container, and of allocation alone, need no second caller.
+    for inner in ["ngx_list_init", "zcalloc_num"] {
+        let lone = Program::new(&[(&format!("{START} main@app load@app {inner}@app"), 1, 100)]);
+        assert_eq!(lone.rows(Folding::default())[0].0, "load", "{inner}");
+    }
+    // One function calls it: it may be that function's own.
+    let lone = Program::new(&[(&format!("{START} main@app load@app strbuf_grow@app"), 1, 100)]);
+    assert_eq!(wrappers(&lone, Folding::default()), [] as [&str; 0]);
+}
+
+#[test]
+fn wrappers_by_size_take_it_from_their_callers() {
+    // As many bytes are allocated elsewhere: `get` is not where those of the module flow through.
+    let program = |size: fn(u64) -> u64, get: fn(u64) -> String| {
+        let caller = |index| (format!("{START} main@app caller_{index}@app {}", get(index)), 10, size(index));
+        let mut rows: Vec<_> = (0..9).map(caller).collect();
+        rows.push((format!("{START} main@app large@app"), 500, 200));
+        of(&rows)
+    };
+    let get = |_| "get@app:get.c".to_owned();
+    let none: [&str; 0] = [];
+    assert_eq!(wrappers(&program(|index| 10 << index, get), Folding::default()), ["get"]);
+    assert_eq!(wrappers(&program(|_| 500, get), Folding::default()), none, "a record of its own");
+    // `ga_grow` shows that `ga` is a container.
+    let mut rows: Vec<_> = (0..9)
+        .map(|index| (format!("{START} main@app caller_{index}@app ga_grow@app"), 10, 10 << index))
+        .collect();
+    rows.push((format!("{START} main@app name@app ga_concat@app ga_grow@app"), 10, 100));
+    rows.push((format!("{START} main@app name@app ga_window@app ga_grow@app"), 10, 100));
+    assert_eq!(wrappers(&of(&rows), Folding::default()), ["ga_grow", "ga_concat"]);
+    let at_many_places = |index: u64| format!("get@app:get_{}.h", index % 3);
+    assert_eq!(wrappers(&program(|index| 10 << index, at_many_places), Folding::default()), none);
+    let with_others = |index: u64| match index {
+        0 => "get@app helper@app".to_owned(),
+        _ => "get@app".to_owned(),
+    };
+    assert_eq!(wrappers(&program(|index| 10 << index, with_others), Folding::default()), none);
+}
+
+#[test]
+fn wrappers_of_libraries_are_named_after_their_functions() {
+    let program = |function: &str| {
+        Program::new(&[(
+            &format!("{START} main@app unpack@app {function}@app inflate@libz inflateInit@libz malloc@libc"),
+            3,
+            100,
+        )])
+    };
+    assert_eq!(wrappers(&program("git_inflate"), Folding::default()), ["git_inflate"]);
+    assert_eq!(program("git_inflate").rows(Folding::default())[0].0, "unpack");
+    assert_eq!(wrappers(&program("unpack_entry"), Folding::default()), [] as [&str; 0]);
+    let not = FoldRules { not_wrappers: vec!["^git_".parse().expect("a pattern")], ..FoldRules::default() };
+    assert_eq!(program("git_inflate").rows(not.into())[0].0, "git_inflate");
+}
+
+#[test]
+fn programs_of_the_registry_own_the_package_of_their_main() {
+    let registry = "/home/me/.cargo/registry/src/index.crates.io-0123456789abcdef";
+    let program = Program::new(&[(
+        &format!(
+            "{START} rg::main@app:{registry}/rg-14.1.1/src/main.rs rg::search@app:{registry}/rg-14.1.1/src/search.rs \
+             memchr::find@app:{registry}/memchr-2.7.4/src/lib.rs malloc@libc"
+        ),
+        1,
+        100,
+    )]);
+    assert_eq!(program.rows(Folding::default())[0].0, "rg::search");
 }
 
 #[test]

@@ -149,7 +149,7 @@ pub(super) fn of_source(file: &str) -> Option<Owner> {
     if is_rust {
         return standard("Rust");
     }
-    if let Some(behind_registry) = behind_from(file, "/.cargo/registry/src/") {
+    if let Some(behind_registry) = behind_from(file, super::packages::REGISTRY) {
         // `index.crates.io-HASH/NAME-VERSION/…`
         let name = behind_registry.split('/').nth(1).unwrap_or("");
         return Some(Owner::library(without_version(name)));

@@ -21,10 +21,12 @@
 pub mod colours;
 mod evidence;
 pub mod known_leaks;
+mod packages;
 mod pattern;
 mod plain_name;
 pub mod project;
 mod rules;
+mod wrapper_names;
 pub(crate) mod wrappers;
 
 use std::collections::HashMap;
@@ -32,6 +34,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::heap::Stacks;
+pub(crate) use packages::is_in_registry;
 pub use pattern::{BadFramePattern, FramePattern, FrameProperty, FrameText};
 pub use plain_name::plain_name;
 
@@ -223,6 +226,7 @@ pub(crate) struct Attribution {
     paths: Vec<String>,
     /// Libraries are as good a name for a row as the program itself.
     is_distributed: bool,
+    packages: packages::Packages,
 }
 
 impl Attribution {
@@ -236,11 +240,21 @@ impl Attribution {
             .collect();
         let path = program.and_then(|index| paths.get(index));
         let is_distributed = path.is_some_and(|path| evidence::is_distributed(path));
-        Self { folding, modules, paths, is_distributed }
+        Self { folding, modules, paths, is_distributed, packages: packages::Packages::default() }
     }
 
     pub(crate) fn folding(&self) -> &Folding {
         &self.folding
+    }
+
+    /// True when libraries are as good a name for a row as the program itself.
+    pub(crate) fn is_distributed(&self) -> bool {
+        self.is_distributed
+    }
+
+    /// States the source file of the program's `main`; before the first verdict.
+    pub(crate) fn set_main(&mut self, file: &str) {
+        self.packages = packages::Packages::of_main(file);
     }
 
     /// The rank of an owner's frames as the name of a row; the smallest is the best.
@@ -308,6 +322,9 @@ impl Attribution {
         // A named library may contain anything; the allocator and the runtime are surer than files.
         if let Some(rule) = by_name.filter(|rule| rule.owner > OwnerKind::StandardLibrary) {
             return Verdict::of(Owner::of(rule.owner, rule.name));
+        }
+        if frame.file.is_some_and(|file| self.packages.owns(file)) {
+            return Verdict::of(Owner::mine());
         }
         if let Some(owner) = frame.file.and_then(evidence::of_source) {
             return Verdict::of(owner);

@@ -136,6 +136,42 @@ pub(super) const FUNCTIONS: &[FunctionRule] = &[
         "ximalloc", "xicalloc", "xirealloc", "checked_malloc", "safe_malloc", "safe_calloc", "safe_realloc",
         "emalloc", "erealloc", "estrdup",
     ], "names that hundreds of C programs give to malloc or exit; gnulib's among them"),
+    row(Name, Wrapper, "C", &[
+        "_obstack_begin", "_obstack_begin_1", "_obstack_newchunk", "rpl_obstack_begin", "rpl_obstack_begin_1",
+        "rpl_obstack_newchunk", "_objalloc_alloc", "objalloc_create",
+    ], "obstacks and objalloc of the C library and of binutils: chunks for anything"),
+    row(NameStart, Wrapper, "libxml2", &["xmlBufCreate", "xmlBufGrow", "xmlBufResize", "xmlBufAdd", "xmlBufferCreate",
+        "xmlBufferGrow", "xmlBufferResize", "xmlBufferAdd", "xmlStrncat", "xmlStrcat", "xmlStrsub"],
+        "libxml2's strings and buffers"),
+    row(Name, Wrapper, "FFmpeg", &[
+        "av_malloc", "av_mallocz", "av_calloc", "av_malloc_array", "av_mallocz_array", "av_realloc", "av_realloc_f",
+        "av_realloc_array", "av_reallocp", "av_reallocp_array", "av_strdup", "av_strndup", "av_memdup",
+        "av_fast_malloc", "av_fast_mallocz", "av_fast_realloc", "av_fast_padded_malloc", "av_buffer_alloc",
+        "av_buffer_allocz", "av_buffer_create", "av_buffer_realloc", "av_buffer_pool_get", "av_asprintf",
+    ], "libavutil's names for malloc, strdup and counted buffers"),
+    row(NameStart, Wrapper, "FFmpeg", &["av_bprint_", "av_dynarray"], "libavutil's strings and arrays"),
+    row(Name, Wrapper, "Lua", &[
+        "l_alloc", "luaM_malloc_", "luaM_realloc_", "luaM_saferealloc_", "luaM_growaux_", "luaM_shrinkvector_",
+        "luaM_toobig", "luaC_newobj", "lj_alloc_malloc", "lj_alloc_realloc", "lj_mem_realloc", "lj_mem_newgco",
+    ], "all memory of Lua's states flows through these, in programs that embed it too"),
+    row(Name, Wrapper, "Perl", &[
+        "Perl_safesysmalloc", "Perl_safesyscalloc", "Perl_safesysrealloc", "Perl_safesysfree", "Perl_savepv",
+        "Perl_savepvn", "Perl_more_bodies", "S_more_sv",
+    ], "Perl's names for malloc and strdup"),
+    row(NameStart, Wrapper, "curl", &[
+        "Curl_dyn_", "Curl_saferealloc", "Curl_memdup", "Curl_strdup", "curl_maprintf", "curl_mvaprintf", "curl_dbg_",
+    ], "curl's dynamic strings, printf and names for malloc"),
+    row(Name, Wrapper, "ImageMagick", &[
+        "AcquireMagickMemory", "AcquireQuantumMemory", "AcquireCriticalMemory", "AcquireAlignedMemory",
+        "AcquireVirtualMemory", "ResizeMagickMemory", "ResizeQuantumMemory", "AcquireString", "CloneString",
+        "ConstantString", "ConcatenateString", "AcquireMagickInfo", "MagickMalloc", "MagickRealloc",
+    ], "ImageMagick's names for malloc, realloc and strdup"),
+    row(NameStart, Wrapper, "ICU", &["uprv_malloc", "uprv_realloc", "uprv_calloc", "icu::UMemory::operator"],
+        "ICU's names for malloc; a version may follow"),
+    row(NameStart, Library, "GLib containers", &[
+        "g_array_", "g_ptr_array_", "g_byte_array_", "g_string_", "g_list_", "g_slist_", "g_queue_", "g_hash_table_",
+        "g_bytes_new", "g_sequence_", "g_strjoin", "g_strbuf", "g_array_maybe_expand", "g_ptr_array_maybe_expand",
+    ], "strings, lists, arrays and hash tables: the caller chose to use them"),
     row(NameStart, Allocator, "CPython", &[
         "_PyMem_", "PyMem_", "PyObject_Malloc", "PyObject_Calloc", "PyObject_Realloc", "_PyObject_Malloc",
         "_PyObject_Calloc", "_PyObject_Realloc", "_PyObject_GC_", "PyObject_GC_", "_PyObject_New", "PyType_GenericAlloc",
@@ -210,7 +246,8 @@ pub(super) const FUNCTIONS: &[FunctionRule] = &[
 /// Containers are folded like the standard library that they replace.
 ///
 /// The names are those of rows of [`FUNCTIONS`].
-pub(super) const FOLDED_LIBRARIES: &[&str] = &["Boost containers", "LLVM ADT", "phmap", "Qt"];
+pub(super) const FOLDED_LIBRARIES: &[&str] =
+    &["Boost containers", "GLib containers", "LLVM ADT", "phmap", "Qt"];
 
 /// Crates of Rust's own library, by the first part of a path.
 pub(super) const RUST_STANDARD_CRATES: &[&str] = &[

@@ -3,8 +3,14 @@
 //! A wrapper calls the allocator at its end in nearly all stacks through it, and is called from
 //! several functions. That holds for many a constructor, too, so one of these must be added:
 //!
-//! - its name says so: `alloc`, `strdup`, `memdup` in the last part of it; or
+//! - its name says so: `alloc`, `strdup`, `memdup` in the last part of it;
+//! - its name says that it works on a string, buffer or container of anything: `strbuf_grow`;
+//! - its callers decide the size: their blocks differ, while it calls the allocator at one or two
+//!   places; or
 //! - nearly all bytes of its module flow through it and a few functions like it.
+//!
+//! A function that is named after the function of a library that it calls is one, too:
+//! `git_inflate` around `inflate`.
 //!
 //! Wrappers call wrappers (`jv_mem_alloc` < `jv_mem_uninit`), so the search is repeated from their
 //! callers. Only the frames next to the allocator are named for it: a function that also calls
@@ -12,31 +18,40 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{OwnerKind, plain_name};
-use crate::heap::{FunctionId, HeapProfile, Names, Position};
+use super::wrapper_names::{has_stem, least_callers, stem};
+use super::{OwnerKind, evidence, plain_name};
+use crate::heap::{FunctionId, HeapProfile, LineId, Names, Position};
 
 /// Frames outside of the allocator that are examined, beside the innermost one.
 ///
 /// 3, because a function that calls two levels of helpers is no wrapper any more.
 const FRAMES_OUTSIDE: usize = 3;
-/// Wrappers that call wrappers; 6, because SQLite has five layers.
-const MOST_LEVELS: usize = 6;
+/// Wrappers that call wrappers; 8: SQLite has five layers, and strings are a few more above them.
+const MOST_LEVELS: usize = 8;
 /// Stacks that are examined, the most frequent first.
 ///
 /// 50,000, so that the search costs less than the rows do; the rarest stacks have few calls.
 const MOST_STACKS: usize = 50_000;
 /// Share of a wrapper's calls that end in it.
 const LEAST_END_SHARE: f64 = 0.95;
-/// Functions that call a wrapper whose name says that it is one.
-const LEAST_CALLERS_BY_NAME: usize = 2;
 /// Functions that call a wrapper whose name says nothing.
 const LEAST_CALLERS: usize = 8;
+/// Different mean sizes of the blocks of its callers, where these decide; in steps of a factor of
+/// the square root of 2.
+const LEAST_SIZES: usize = 4;
+/// Lines at which a wrapper calls the allocator, where callers decide the size: `malloc` and
+/// `realloc`. A function with more of them has data of its own.
+const MOST_SITES: usize = 2;
 /// Share of a module's calls or bytes that flows through its wrappers, where names say nothing.
 const LEAST_SHARE_OF_MODULE: f64 = 0.9;
 /// Share of the other one of the two: a few large blocks may come from elsewhere.
 const LEAST_OTHER_SHARE: f64 = 0.5;
 /// Share of a module's calls or bytes that a wrapper by behaviour alone has at least.
 const LEAST_OWN_SHARE: f64 = 0.05;
+/// Letters of the shortest name of a library's function that a wrapper may be named after.
+///
+/// 5, because `push` and `read` are parts of any name.
+const LEAST_LETTERS: usize = 5;
 
 /// A function that the recording shows to be a wrapper of the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +100,12 @@ impl Flow {
         let (calls, bytes) = (share(self.allocations, whole.allocations), share(self.bytes, whole.bytes));
         (calls.max(bytes), calls.min(bytes))
     }
+
+    /// The mean size of a block, in steps of a factor of the square root of 2.
+    fn size_class(self) -> u32 {
+        let mean = self.bytes as f64 / self.allocations.max(1) as f64;
+        (mean.max(1.0).log2() * 2.0) as u32
+    }
 }
 
 /// The calls of a function at one level of the search.
@@ -93,7 +114,9 @@ struct Candidate {
     ends: Flow,
     /// Calls of stacks in which it is not the end.
     goes_on: u64,
-    callers: BTreeSet<FunctionId>,
+    callers: BTreeMap<FunctionId, Flow>,
+    /// Its lines that call the allocator, or a wrapper.
+    sites: BTreeSet<LineId>,
     /// The user said of a caller that it is none: then it is to be named.
     has_settled_caller: bool,
 }
@@ -103,61 +126,89 @@ impl Candidate {
         let all = self.ends.allocations.saturating_add(self.goes_on);
         self.ends.allocations as f64 >= all as f64 * LEAST_END_SHARE
     }
+
+    /// True when its callers decide how large the blocks are.
+    fn has_sizes_of_callers(&self) -> bool {
+        let sizes: BTreeSet<u32> = self.callers.values().map(|flow| flow.size_class()).collect();
+        self.callers.len() >= LEAST_CALLERS && sizes.len() >= LEAST_SIZES && self.sites.len() <= MOST_SITES
+    }
 }
 
 /// Finds the wrappers of a profile.
 pub(crate) fn find(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<FoundWrapper> {
     let mut paths = paths(profile, names);
+    let mut least: BTreeMap<FunctionId, Option<usize>> = BTreeMap::new();
+    // `sds`, after `_sdsnewlen` was found by its behaviour.
+    let mut stems: BTreeSet<String> = BTreeSet::new();
     let mut found: BTreeMap<FunctionId, Flow> = BTreeMap::new();
     let mut nested: BTreeMap<FunctionId, u64> = BTreeMap::new();
     // Named like a wrapper, but called by one function only, which may be a wrapper itself.
     let mut inner: BTreeMap<FunctionId, FunctionId> = BTreeMap::new();
+    let whole = flows_of_modules(&paths, names);
+    let of_libraries = named_after_libraries(&paths, names);
     for level in 0..MOST_LEVELS {
         let candidates = candidates(&paths, names);
         let mut wrappers: BTreeSet<FunctionId> = BTreeSet::new();
-        for (&function, candidate) in &candidates {
+        for (&function, candidate) in candidates.iter().filter(|(_, candidate)| candidate.is_an_end()) {
             let named = names.function(function);
-            if !candidate.is_an_end() || !named.is_named || !is_named_like_a_wrapper(&named.name) {
+            let by_name = *least
+                .entry(function)
+                .or_insert_with(|| named.is_named.then(|| least_callers(&named.name)).flatten());
+            let by_stem = || stems.iter().any(|stem| has_stem(&named.name, stem)).then_some(1);
+            let Some(least_callers) = by_name.or_else(by_stem) else {
+                let is_important = whole
+                    .get(&named.module)
+                    .is_some_and(|&whole| candidate.ends.shares_of(whole).0 >= LEAST_OWN_SHARE);
+                if is_important && candidate.has_sizes_of_callers() {
+                    wrappers.insert(function);
+                }
                 continue;
-            }
-            match candidate.callers.iter().collect::<Vec<_>>()[..] {
-                [_] if candidate.has_settled_caller => drop(wrappers.insert(function)),
-                [caller] if *caller != function => drop(inner.insert(function, *caller)),
-                ref callers if callers.len() >= LEAST_CALLERS_BY_NAME => drop(wrappers.insert(function)),
+            };
+            let mut callers = candidate.callers.keys();
+            match (callers.next(), callers.next()) {
+                (Some(_), None) if candidate.has_settled_caller || least_callers == 1 => {
+                    wrappers.insert(function);
+                }
+                (Some(&caller), None) => drop(inner.insert(function, caller)),
+                _ if candidate.callers.len() >= least_callers => drop(wrappers.insert(function)),
                 _ => {}
             }
         }
         // A caller of a wrapper that calls nothing else is more often a constructor.
         if level == 0 {
-            wrappers.extend(by_behaviour(&paths, names, &candidates, &wrappers));
+            wrappers.extend(by_behaviour(&whole, names, &candidates, &wrappers));
         }
-        let passed = |path: &Path| {
-            let function = path.at(0).map(|position| names.function_at(position));
-            function.filter(|function| wrappers.contains(function) || inner.contains_key(function))
-        };
-        let mut moves = false;
+        for function in wrappers.iter().filter(|function| least.get(function) == Some(&None)) {
+            stems.extend(stem(&names.function(*function).name));
+        }
+        let mut moved = Vec::new();
         for path in &mut paths {
-            let Some(function) = passed(path) else { continue };
-            if path.at(1).is_some() {
+            let Some(function) = path.at(0).map(|position| names.function_at(position)) else { continue };
+            let is_passed = wrappers.contains(&function) || inner.contains_key(&function);
+            if is_passed && path.at(1).is_some() {
                 found.entry(function).or_default().add(path);
                 if path.passed > 0 {
                     let bytes = nested.entry(function).or_default();
                     *bytes = bytes.saturating_add(path.bytes);
                 }
                 path.passed += 1;
-                moves = true;
+                moved.push(&mut path.positions);
             }
         }
         // An inner function counts once its caller does.
         inner.retain(|function, _| !wrappers.contains(function));
-        if !moves {
+        if moved.is_empty() {
             break;
         }
+        names.extend_outwards(&mut moved);
     }
     while let Some(lone) = inner.iter().find(|(_, caller)| !found.contains_key(caller)).map(|(lone, _)| *lone)
     {
         inner.remove(&lone);
         found.remove(&lone);
+    }
+    for (function, flow) in of_libraries {
+        found.entry(function).or_insert(flow);
     }
     let mut list: Vec<FoundWrapper> = found
         .into_iter()
@@ -178,12 +229,18 @@ fn paths(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<Path> {
     used.sort_unstable_by(|a, b| b.cmp(a));
     used.truncate(MOST_STACKS);
     let stacks: Vec<u32> = used.iter().map(|&(_, _, stack)| stack).collect();
-    let positions = names.first_positions(&stacks, 1 + FRAMES_OUTSIDE + MOST_LEVELS);
-    used.into_iter()
-        .zip(positions)
-        .filter(|(_, positions)| !positions.is_empty())
-        .map(|((allocations, bytes, _), positions)| Path { positions, passed: 0, allocations, bytes })
-        .collect()
+    let mut paths: Vec<Path> = used
+        .into_iter()
+        .zip(names.innermost_positions(&stacks))
+        .filter_map(|((allocations, bytes, _), position)| {
+            Some(Path { positions: vec![position?], passed: 0, allocations, bytes })
+        })
+        .collect();
+    for _ in 0..FRAMES_OUTSIDE {
+        let mut lists: Vec<_> = paths.iter_mut().map(|path| &mut path.positions).collect();
+        names.extend_outwards(&mut lists);
+    }
+    paths
 }
 
 /// The functions at the ends of the paths.
@@ -193,23 +250,40 @@ fn candidates(paths: &[Path], names: &Names<'_>) -> BTreeMap<FunctionId, Candida
         let Some(end) = path.at(0).filter(|&end| may_be_a_wrapper(names, end)) else { continue };
         let candidate = candidates.entry(names.function_at(end)).or_default();
         candidate.ends.add(path);
-        if let Some(caller) = path.at(1) {
-            candidate.callers.insert(names.function_at(caller));
+        candidate.sites.insert(names.at_position(end));
+        if let Some(caller) = caller(path, names) {
+            candidate.callers.entry(names.function_at(caller)).or_default().add(path);
             candidate.has_settled_caller |= names.verdict(names.at_position(caller)).is_settled;
         }
     }
     for path in paths {
-        let end = path.at(0).map(|end| names.function_at(end));
-        let outside = (1..=FRAMES_OUTSIDE).map_while(|index| path.at(index));
-        let functions: BTreeSet<FunctionId> = outside.map(|position| names.function_at(position)).collect();
-        // A recursion has the end outside of itself, too.
-        for function in functions.into_iter().filter(|function| Some(*function) != end) {
-            if let Some(candidate) = candidates.get_mut(&function) {
+        // A recursion has the end outside of itself, too; each function counts once.
+        let mut seen: [Option<FunctionId>; 1 + FRAMES_OUTSIDE] = [None; 1 + FRAMES_OUTSIDE];
+        for index in 0..=FRAMES_OUTSIDE {
+            let function = path.at(index).map(|position| names.function_at(position));
+            let is_new = !seen.contains(&function);
+            seen[index] = function;
+            if index > 0
+                && is_new
+                && let Some(candidate) = function.and_then(|function| candidates.get_mut(&function))
+            {
                 candidate.goes_on = candidate.goes_on.saturating_add(path.allocations);
             }
         }
     }
     candidates
+}
+
+/// The caller of a path's end; a part of the function that a compiler split off is none.
+fn caller(path: &Path, names: &Names<'_>) -> Option<Position> {
+    let function = |position| names.function(names.function_at(position));
+    let end = function(path.at(0)?);
+    let name = evidence::without_clone(&end.name);
+    let is_other = |position: &Position| {
+        let caller = function(*position);
+        caller.module != end.module || evidence::without_clone(&caller.name) != name
+    };
+    (1..).map_while(|index| path.at(index)).find(is_other)
 }
 
 fn may_be_a_wrapper(names: &Names<'_>, position: Position) -> bool {
@@ -222,21 +296,26 @@ fn may_be_a_wrapper(names: &Names<'_>, position: Position) -> bool {
         && matches!(verdict.owner.kind, OwnerKind::Mine | OwnerKind::Library)
 }
 
-/// The functions through which nearly all memory of a module flows, whatever their names.
-fn by_behaviour(
-    paths: &[Path],
-    names: &Names<'_>,
-    candidates: &BTreeMap<FunctionId, Candidate>,
-    by_name: &BTreeSet<FunctionId>,
-) -> BTreeSet<FunctionId> {
+/// The memory that each module's innermost functions allocate.
+fn flows_of_modules(paths: &[Path], names: &Names<'_>) -> BTreeMap<Option<u32>, Flow> {
     let mut modules: BTreeMap<Option<u32>, Flow> = BTreeMap::new();
     for path in paths {
         if let Some(end) = path.at(0) {
             modules.entry(names.function(names.function_at(end)).module).or_default().add(path);
         }
     }
+    modules
+}
+
+/// The functions through which nearly all memory of a module flows, whatever their names.
+fn by_behaviour(
+    modules: &BTreeMap<Option<u32>, Flow>,
+    names: &Names<'_>,
+    candidates: &BTreeMap<FunctionId, Candidate>,
+    others: &BTreeSet<FunctionId>,
+) -> BTreeSet<FunctionId> {
     let mut found = BTreeSet::new();
-    for (module, whole) in modules {
+    for (&module, &whole) in modules {
         let of_module = candidates.iter().filter(|(function, _)| names.function(**function).module == module);
         let mut through = Flow::default();
         let mut behave = Vec::new();
@@ -246,7 +325,7 @@ fn by_behaviour(
             if behaves {
                 behave.push(function);
             }
-            if behaves || by_name.contains(&function) {
+            if behaves || others.contains(&function) {
                 through.allocations = through.allocations.saturating_add(candidate.ends.allocations);
                 through.bytes = through.bytes.saturating_add(candidate.ends.bytes);
             }
@@ -259,13 +338,41 @@ fn by_behaviour(
     found
 }
 
-/// True when the last part of a name says that the function returns new memory.
-fn is_named_like_a_wrapper(name: &str) -> bool {
-    let plain = plain_name(name);
-    let last = plain.rsplit("::").next().unwrap_or(&plain).to_ascii_lowercase();
-    let is_opposite = last.contains("dealloc") || last.contains("free");
-    let says = ["alloc", "strdup", "strndup", "memdup", "memndup", "operator new"];
-    !is_opposite && says.iter().any(|word| last.contains(word))
+/// The user's functions that are named after the function of a library that they call.
+fn named_after_libraries(paths: &[Path], names: &Names<'_>) -> BTreeMap<FunctionId, Flow> {
+    let mut pairs: BTreeMap<(FunctionId, FunctionId), Flow> = BTreeMap::new();
+    for path in paths {
+        for pair in path.positions.windows(2) {
+            let [inner, outer] = [pair[0], pair[1]].map(|position| names.at_position(position));
+            let is_border = names.owner_kind(inner) == OwnerKind::Library
+                && names.owner_kind(outer) == OwnerKind::Mine
+                && !names.verdict(outer).is_settled;
+            if is_border {
+                let function = |line| names.source_line(line).function;
+                pairs.entry((function(outer), function(inner))).or_default().add(path);
+            }
+        }
+    }
+    let mut found: BTreeMap<FunctionId, Flow> = BTreeMap::new();
+    for ((outer, inner), flow) in pairs {
+        let (outer_function, inner) = (names.function(outer), names.function(inner));
+        let is_named = outer_function.is_named && inner.is_named;
+        if is_named && is_named_after(&outer_function.name, &inner.name) {
+            let sum = found.entry(outer).or_default();
+            sum.allocations = sum.allocations.saturating_add(flow.allocations);
+            sum.bytes = sum.bytes.saturating_add(flow.bytes);
+        }
+    }
+    found
+}
+
+/// True for `git_inflate` and `xinflate` around `inflate`.
+fn is_named_after(outer: &str, inner: &str) -> bool {
+    let (outer, inner) = (plain_name(outer), plain_name(inner));
+    let inner = evidence::without_clone(&inner);
+    let Some(prefix) = evidence::without_clone(&outer).strip_suffix(inner) else { return false };
+    let is_short = !prefix.trim_end_matches('_').contains('_');
+    inner.len() >= LEAST_LETTERS && is_short && (prefix == "x" || (prefix.len() > 1 && prefix.ends_with('_')))
 }
 
 #[cfg(test)]
@@ -273,16 +380,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_wrappers_say_so() {
-        for name in
-            ["zmalloc", "jv_mem_alloc", "Arena::AllocateAligned(unsigned long)", "my_strdup", "xCalloc"]
+    fn wrappers_of_libraries_have_their_names() {
+        for (outer, inner) in
+            [("git_inflate", "inflate"), ("xdeflate", "deflate"), ("my_BZ2_open", "BZ2_open")]
         {
-            assert!(is_named_like_a_wrapper(name), "{name}");
+            assert!(is_named_after(outer, inner), "{outer}");
         }
-        for name in
-            ["main", "dealloc_all", "alloc::load", "new_order", "std::vector<my_alloc>::push_back(int)"]
-        {
-            assert!(!is_named_like_a_wrapper(name), "{name}");
+        for (outer, inner) in [
+            ("inflate", "inflate"),
+            ("git_read", "read"),
+            ("preinflate", "inflate"),
+            ("unpack_entry", "inflate"),
+            ("load_all_fonts_inflate", "inflate"),
+        ] {
+            assert!(!is_named_after(outer, inner), "{outer}");
         }
     }
 }

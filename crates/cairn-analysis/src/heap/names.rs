@@ -19,7 +19,7 @@ use cairn_symbols::SourceFrame;
 
 use super::stacks::{Address, Stacks};
 use crate::attribution::wrappers::FoundWrapper;
-use crate::attribution::{Attribution, Folding, FrameFacts, Owner, OwnerKind, Verdict};
+use crate::attribution::{Attribution, Folding, FrameFacts, Owner, OwnerKind, Verdict, is_in_registry};
 
 /// Something that knows the source frames of addresses.
 pub trait Namer {
@@ -93,6 +93,10 @@ pub struct Position {
     pub inlined: u32,
 }
 
+/// Frames from the outermost one in which `main` is searched; Rust's is the tenth.
+const FRAMES_TO_MAIN: usize = 12;
+/// Addresses that are named for that; the way to `main` is the same in most stacks.
+const ADDRESSES_TO_MAIN: usize = 64;
 /// The frames of an address while its name is being found.
 const NO_LINES: (u32, u32) = (0, 0);
 
@@ -123,6 +127,8 @@ pub struct Names<'a> {
     function_ids: HashMap<Function, FunctionId>,
     no_frames: LineId,
     lost: LineId,
+    /// The source file of `main` was searched.
+    has_main: bool,
 }
 
 impl std::fmt::Debug for Names<'_> {
@@ -155,6 +161,7 @@ impl<'a> Names<'a> {
             function_ids: HashMap::new(),
             no_frames: LineId(0),
             lost: LineId(0),
+            has_main: false,
         };
         let place = |name: &str| Named { name: name.into(), is_named: false, raw_name: None, script: None };
         names.no_frames = names.line(place("[no stack]"), None, None, None);
@@ -241,6 +248,30 @@ impl<'a> Names<'a> {
         }
     }
 
+    /// Finds the source file of a Rust program's `main`, by which its own crates are recognised.
+    fn find_main(&mut self) {
+        if std::mem::replace(&mut self.has_main, true) || self.folding().rules().internals {
+            return;
+        }
+        let program = self.stacks.program();
+        let is_programs = |index: &u32| {
+            let address = self.stacks.address(*index);
+            program.is_some()
+                && address.and_then(|address| address.module).map(|(module, _)| module) == program
+        };
+        let outermost = self.stacks.outermost(FRAMES_TO_MAIN);
+        let asked: Vec<u32> = outermost.into_iter().filter(is_programs).take(ADDRESSES_TO_MAIN).collect();
+        let asked: Vec<&Address> = asked.iter().filter_map(|&index| self.stacks.address(index)).collect();
+        let answers = self.namer.name(self.stacks, &asked);
+        let is_main = |frame: &&SourceFrame| {
+            frame.function.as_deref().is_some_and(|name| name.ends_with("::main"))
+                && frame.file.as_deref().is_some_and(|file| file.ends_with(".rs"))
+        };
+        if let Some(file) = answers.iter().flatten().find(is_main).and_then(|frame| frame.file.as_deref()) {
+            self.attribution.set_main(file);
+        }
+    }
+
     /// Finds the names of all addresses of these stacks.
     pub fn find_stacks(&mut self, stacks: impl IntoIterator<Item = u32>) {
         let mut seen = vec![false; self.stacks.len()];
@@ -257,6 +288,10 @@ impl<'a> Names<'a> {
     }
 
     fn keep(&mut self, index: u32, address: &Address, frames: Vec<SourceFrame>) {
+        // Then it matters which of these packages are the program's own.
+        if frames.iter().any(|frame| frame.file.as_deref().is_some_and(is_in_registry)) {
+            self.find_main();
+        }
         let start = self.at_addresses.len() as u32;
         let module = address.module.map(|(module, _)| module);
         let mut outermost = None;

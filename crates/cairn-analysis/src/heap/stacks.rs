@@ -160,6 +160,23 @@ impl Stacks {
         self.program = Some(module);
     }
 
+    /// Returns the addresses of the outermost frames of all stacks, the outermost first.
+    pub(super) fn outermost(&self, frames: usize) -> Vec<u32> {
+        let mut depths = vec![0_usize; self.nodes.len()];
+        let mut found: Vec<(usize, u32)> = Vec::new();
+        // Parents have smaller numbers.
+        for (stack, node) in self.nodes.iter().enumerate().skip(1) {
+            let depth = depths.get(node.parent as usize).map_or(usize::MAX, |depth| depth.saturating_add(1));
+            depths[stack] = depth;
+            if depth <= frames {
+                found.push((depth, node.address));
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found.into_iter().map(|(_, address)| address).collect()
+    }
+
     /// Returns the module that is the program itself.
     ///
     /// Where that was not stated, it is the first module that is not named like a library.

@@ -113,26 +113,24 @@ impl Names<'_> {
         })
     }
 
-    /// The first positions of a stack, innermost first, that are not folded because of their owner.
+    /// For each stack, the innermost position that is not folded because of its owner.
     ///
-    /// The names of more frames outwards are found for all stacks together.
-    pub(crate) fn first_positions(&mut self, stacks: &[u32], most: usize) -> Vec<Vec<Position>> {
+    /// A stack of folded frames alone has none.
+    pub(crate) fn innermost_positions(&mut self, stacks: &[u32]) -> Vec<Option<Position>> {
         let ends = self.best(stacks, |names, line, _| u8::from(names.is_folded_by_owner(line)));
-        let start = |end: Position| match self.is_folded_by_owner(self.at_position(end)) {
-            true => Vec::new(),
-            false => vec![end],
-        };
-        let mut all: Vec<Vec<Position>> = ends.into_iter().map(start).collect();
-        for _ in 1..most {
-            let outermost: Vec<Position> =
-                all.iter().filter_map(|positions| positions.last().copied()).collect();
-            self.find_callers(&outermost);
-            for positions in &mut all {
-                let last = positions.last().copied();
-                positions.extend(last.and_then(|last| self.caller_by(last, Self::is_folded_by_owner)));
-            }
+        ends.into_iter().map(|end| (!self.is_folded_by_owner(self.at_position(end))).then_some(end)).collect()
+    }
+
+    /// Adds the next outer position that is not folded because of its owner to each list.
+    ///
+    /// The names of all of them are found together.
+    pub(crate) fn extend_outwards(&mut self, lists: &mut [&mut Vec<Position>]) {
+        let outermost: Vec<Position> = lists.iter().filter_map(|list| list.last().copied()).collect();
+        self.find_callers(&outermost);
+        for list in lists {
+            let last = list.last().copied();
+            list.extend(last.and_then(|last| self.caller_by(last, Self::is_folded_by_owner)));
         }
-        all
     }
 
     /// The rank of a line as the name of a row; the smallest is the best.
@@ -140,6 +138,17 @@ impl Names<'_> {
         match self.verdict(line) {
             _ if is_start => OwnerKind::Runtime as u8,
             verdict if verdict.is_hidden && !self.folding().rules().internals => RANK_OF_HIDDEN,
+            // In a program of the distribution, any function with a name says more than a place.
+            _ if self.attribution.is_distributed()
+                && !self.function_of(line).is_named
+                && matches!(self.owner_kind(line), OwnerKind::Mine | OwnerKind::Library) =>
+            {
+                self.attribution.rank(OwnerKind::Unknown)
+            }
+            // A container of a library is no better a name than one of the standard library.
+            verdict if verdict.is_folded && verdict.owner.kind == OwnerKind::Library => {
+                self.attribution.rank(OwnerKind::StandardLibrary)
+            }
             _ => self.attribution.rank(self.owner_kind(line)),
         }
     }
