@@ -15,7 +15,8 @@ use crate::recorder::{self, Recorder};
 use crate::requests;
 use crate::spool::{NoSegment, SegmentUse, control_word};
 use crate::thread_log::{
-    self, LaneState, NO_OWNER, NestedLane, OwnLane, ThreadLog, UNKNOWN_OWNER, UnownedLog, enter,
+    self, LaneState, NO_OWNER, NO_SEGMENT_OWNER, NestedLane, OwnLane, ThreadLog, UNKNOWN_OWNER, UnownedLog,
+    enter,
 };
 use crate::writer::Writer;
 
@@ -180,7 +181,8 @@ fn write_began(writer: &mut Writer, began: u64) {
 
 const BEGAN_SLOTS: usize = 3;
 
-/// Maximum attempts to take over the log of an ended thread; 8, as many as one look returns.
+/// Maximum attempts to take over the log of an ended thread; 8, which search 64 logs. A small ring
+/// has places for fewer threads than that.
 const ATTEMPTS: u32 = 8;
 
 /// Gives the calling thread a log, with its first segment.
@@ -193,17 +195,22 @@ fn acquire(recorder: &'static Recorder, generation: u64) -> Option<&'static Thre
     // out the number of that thread.
     let is_guest = os::process_id() != recorder.process;
     // When no segment of a ring is free, one that an ended thread has left may come with its log.
+    let first_look = recorder.first_look();
     for attempt in 0..ATTEMPTS {
-        let reused = if is_guest { None } else { reuse(recorder, thread) };
-        let (unowned, is_fresh) = match reused {
-            Some(unowned) => (unowned, false),
-            None if attempt == 0 => (recorder.fresh_log()?, true),
+        let owner = if is_guest { UNKNOWN_OWNER } else { thread };
+        let reused = if is_guest { None } else { reuse(recorder, thread, first_look, attempt) };
+        let (unowned, origin) = match reused {
+            Some(unowned) => (unowned, Origin::Ended),
+            None if attempt == 0 => match recorder.take_bare(owner) {
+                Some(unowned) => (unowned, Origin::Bare),
+                None => (recorder.fresh_log()?, Origin::Fresh),
+            },
             None => continue,
         };
         let log = unowned.log();
-        match begin(recorder, generation, unowned, is_fresh, if is_guest { UNKNOWN_OWNER } else { thread }) {
+        match begin(recorder, generation, unowned, origin, owner) {
             Ok(()) => return Some(log),
-            Err(NoSegment::AllInUse) if !is_fresh => {}
+            Err(NoSegment::AllInUse) => {}
             Err(why) => {
                 recorder.no_segment(why);
                 return None;
@@ -213,16 +220,28 @@ fn acquire(recorder: &'static Recorder, generation: u64) -> Option<&'static Thre
     None
 }
 
+/// Where a log for a thread comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// From a thread that has ended, with its segment.
+    Ended,
+    /// From a thread that got no segment.
+    Bare,
+    /// No thread has had it.
+    Fresh,
+}
+
 /// Writes the first record of the calling thread to a log, or gives the log back.
 fn begin(
     recorder: &'static Recorder,
     generation: u64,
     mut unowned: UnownedLog,
-    is_fresh: bool,
+    origin: Origin,
     owner: u32,
 ) -> Result<(), NoSegment> {
     let thread = os::thread_id();
     let log = unowned.log();
+    let is_fresh = origin == Origin::Fresh;
     if !(is_fresh && recorder.is_first_log(log)) {
         epochs::end_alone();
     }
@@ -259,19 +278,22 @@ fn begin(
     if began.is_err() {
         // For the next thread that needs a log, which may be this one. Otherwise each attempt would
         // take another log, until none is left.
-        log.owner.store(NO_OWNER, Ordering::Release);
+        match origin {
+            Origin::Ended => log.owner.store(NO_OWNER, Ordering::Release),
+            Origin::Bare | Origin::Fresh => recorder.put_bare(log),
+        }
     }
     began
 }
 
 /// Takes over the log of a thread of this recording that has ended.
-fn reuse(recorder: &'static Recorder, thread: u32) -> Option<UnownedLog> {
-    let log = recorder.sample_logs().find(|log| {
+fn reuse(recorder: &'static Recorder, thread: u32, first_look: u32, look: u32) -> Option<UnownedLog> {
+    let log = recorder.sample_logs(first_look, look).find(|log| {
         let owner = log.owner.load(Ordering::Acquire);
         let is_begun = log.state.load(Ordering::Acquire) != 0;
         is_begun
             && owner != thread
-            && owner != UNKNOWN_OWNER
+            && !matches!(owner, UNKNOWN_OWNER | NO_SEGMENT_OWNER)
             && (owner == NO_OWNER || os::has_ended(owner))
             && log.owner.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     })?;

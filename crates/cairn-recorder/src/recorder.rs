@@ -5,7 +5,7 @@
 //! [`release_ended`](crate::release_ended), because another thread may be writing an event.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{Lane, RecordSink, SinkTooSmall, control};
@@ -17,7 +17,7 @@ use crate::module_table::ModuleTable;
 use crate::os;
 use crate::spool::{self, NoSegment, SegmentUse, Spool};
 use crate::table_log::{PublishedCodes, PublishedPcs, TableLogs};
-use crate::thread_log::{ThreadLog, UnownedLog};
+use crate::thread_log::{NO_SEGMENT_OWNER, ThreadLog, UnownedLog};
 use crate::writer::Writer;
 
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(core::ptr::null_mut());
@@ -36,6 +36,11 @@ pub(crate) struct Recorder {
     logs_used: AtomicU32,
     logs_limit: AtomicU32,
     next_look: AtomicU32,
+    /// Logs that wait without a segment, by the first one.
+    ///
+    /// Index + 1 of that one in the lower half, 0 for none; a count of changes in the upper half,
+    /// which makes each value unique.
+    bare_logs: AtomicU64,
     /// Memory of the recorder and its logs.
     extent: Extent,
     /// In a forked child: number of the thread that leaves the parent's recording.
@@ -51,6 +56,14 @@ pub(crate) struct Recorder {
     pub(crate) tables: TableLogs,
     pub(crate) published: PublishedPcs,
     pub(crate) published_codes: PublishedCodes,
+}
+
+/// Logs that one step of a search covers; 8, because each may take a system call.
+const LOGS_IN_A_LOOK: u32 = 8;
+
+/// The next value of [`Recorder::bare_logs`], with this log as the first one.
+const fn next_value(before: u64, first: u32) -> u64 {
+    (before >> 32).wrapping_add(1) << 32 | first as u64
 }
 
 /// Limits of the threads that record at once; the first is used that fits into [`LOGS_SHARE`].
@@ -191,6 +204,40 @@ impl Recorder {
         }
     }
 
+    /// Puts a log aside that has no segment, for the next thread that finds no ended one.
+    ///
+    /// Among the others it would hide those of ended threads, whose segments can be continued.
+    pub(crate) fn put_bare(&self, log: &'static ThreadLog) {
+        let place = core::ptr::from_ref(log).addr() - self.log_address(0).addr();
+        let index = (place / size_of::<ThreadLog>()) as u32;
+        log.owner.store(NO_SEGMENT_OWNER, Ordering::Release);
+        let put = |first: u64| {
+            log.next_bare.store(first as u32, Ordering::Relaxed);
+            Some(next_value(first, index + 1))
+        };
+        let _ = self.bare_logs.fetch_update(Ordering::AcqRel, Ordering::Acquire, put);
+    }
+
+    /// Takes a log that was [put aside](Self::put_bare), for a thread of this kernel number.
+    pub(crate) fn take_bare(&self, thread: u32) -> Option<UnownedLog> {
+        let log_of = |first: u64| {
+            let index = (first as u32).checked_sub(1)?;
+            // SAFETY: `put_bare` stores indices of logs that it was given, below `logs_used`.
+            Some(unsafe { self.log(index) })
+        };
+        let take = |first: u64| {
+            // Another thread may have taken the log meanwhile: then the exchange fails, because the
+            // count has changed.
+            Some(next_value(first, log_of(first)?.next_bare.load(Ordering::Relaxed)))
+        };
+        let taken = self.bare_logs.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        let log = log_of(taken)?;
+        log.owner.store(thread, Ordering::Release);
+        // SAFETY: the exchange has taken it from the list, so that no other thread finds it; no
+        // thread has it in its word, because none got it with a segment.
+        Some(unsafe { UnownedLog::new(log) })
+    }
+
     /// # Safety
     ///
     /// The extent reaches behind the log of this index: it is below `logs_used`.
@@ -226,15 +273,18 @@ impl Recorder {
         self.logs_limit.fetch_min(wanted, Ordering::Relaxed);
     }
 
-    /// Returns a few of the logs, other ones at each call. A process of many threads must not
-    /// search all of them whenever a thread begins.
-    pub(crate) fn sample_logs(&self) -> impl Iterator<Item = &'static ThreadLog> {
-        const SAMPLE: u32 = 8;
+    /// Returns where a thread begins its search for a log of an ended one: elsewhere at each call.
+    pub(crate) fn first_look(&self) -> u32 {
+        self.next_look.fetch_add(LOGS_IN_A_LOOK, Ordering::Relaxed)
+    }
+
+    /// Returns a few of the logs. A process of many threads must not search all of them whenever a
+    /// thread begins. Further steps of one search find the ones behind these.
+    pub(crate) fn sample_logs(&self, first: u32, look: u32) -> impl Iterator<Item = &'static ThreadLog> {
         let used = self.logs_used.load(Ordering::Acquire);
-        let count = used.min(SAMPLE);
-        let first = self.next_look.fetch_add(count, Ordering::Relaxed);
+        let first = first.wrapping_add(look.wrapping_mul(LOGS_IN_A_LOOK));
         // SAFETY: a remainder of `used` is below `logs_used`, which only grows.
-        (0..count).map(move |index| unsafe { self.log(first.wrapping_add(index) % used) })
+        (0..used.min(LOGS_IN_A_LOOK)).map(move |index| unsafe { self.log(first.wrapping_add(index) % used) })
     }
 
     /// Appends what `write` emits, at most `slots` slots, as a whole or not at all.

@@ -38,8 +38,11 @@ pub(crate) struct ThreadLog {
     /// Value of the counter when the thread began to record.
     pub(crate) began: AtomicU64,
     nested_busy: AtomicU32,
-    /// Number of the thread in the kernel, [`NO_OWNER`] or [`UNKNOWN_OWNER`].
+    /// Number of the thread in the kernel, [`NO_OWNER`], [`NO_SEGMENT_OWNER`] or
+    /// [`UNKNOWN_OWNER`].
     pub(crate) owner: AtomicU32,
+    /// While the log waits without a segment: the next such log, as its index + 1; 0 for none.
+    pub(crate) next_bare: AtomicU32,
     nested: UnsafeCell<Writer>,
     /// The blocks that this thread made last; see [`crate::epochs`]. Atomic, because
     /// [`forget_filter`](Self::forget_filter) may wipe it while its thread reads it.
@@ -86,6 +89,8 @@ pub(crate) const BUSY: u64 = 1 << 32;
 
 /// Owner of a log whose thread has said that it ends.
 pub(crate) const NO_OWNER: u32 = 0;
+/// Owner of a log that waits without a segment, because its thread got none.
+pub(crate) const NO_SEGMENT_OWNER: u32 = u32::MAX - 1;
 /// Owner of a log whose thread has no known number, so that its end cannot be noticed.
 pub(crate) const UNKNOWN_OWNER: u32 = u32::MAX;
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use cairn_format::recording::MarkValue;
 use cairn_recorder::{EndReason, Keep, dump, is_recording, mark, mark_value, pause, resume, start, stop};
@@ -245,11 +246,11 @@ pub(crate) fn sharing_child(path: &Path) {
                 MARKED.fetch_add(1, Ordering::Relaxed);
             }
             while !shall_end.load(Ordering::Relaxed) {
-                std::thread::sleep(std::time::Duration::from_micros(20));
+                std::thread::sleep(Duration::from_micros(20));
             }
         });
         while MARKED.load(Ordering::Relaxed) == 0 {
-            std::thread::sleep(std::time::Duration::from_micros(20));
+            std::thread::sleep(Duration::from_micros(20));
         }
         run_in_sharing_child();
         for _ in 0..SHARING_MARKS {
@@ -276,7 +277,11 @@ pub(crate) fn check_sharing(runner: &Runner) {
 
 /// As many as the smallest ring has places.
 const HOLDERS: usize = 16;
-const NO_PLACE: u64 = 5_000;
+/// Rounds, each with another number of lost marks.
+///
+/// The logs that a thread examines first depend on all searches before.
+const CROWDED_ROUNDS: u64 = 8;
+const NO_PLACE: u64 = 625;
 
 /// Takes all places of a ring for a while. The marks of a further thread are lost, but a later
 /// thread finds all it needs.
@@ -288,35 +293,56 @@ pub(crate) fn crowded_child(path: &Path) {
     let mut options = options(path);
     options.keep = Keep::Last { bytes: 1 << 20, nanos: u64::MAX };
     start(&options).unwrap();
-    let (all, end) = (Barrier::new(HOLDERS + 1), Barrier::new(HOLDERS + 1));
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..HOLDERS)
-            .map(|_| {
+    let spawn = |work: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| {
+            std::thread::Builder::new().stack_size(1 << 17).spawn_scoped(scope, work).unwrap();
+        });
+        wait_until_alone();
+    };
+    for round in 0..CROWDED_ROUNDS {
+        let (all, end) = (Barrier::new(HOLDERS + 1), Barrier::new(HOLDERS + 1));
+        std::thread::scope(|scope| {
+            for _ in 0..HOLDERS {
                 let work = || {
                     mark("holds a place");
                     all.wait();
                     end.wait();
                 };
-                std::thread::Builder::new().stack_size(1 << 17).spawn_scoped(scope, work).unwrap()
-            })
-            .collect();
-        all.wait();
-        (0..NO_PLACE).for_each(|_| mark("no place"));
-        end.wait();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-    });
-    mark("a place again");
+                std::thread::Builder::new().stack_size(1 << 17).spawn_scoped(scope, work).unwrap();
+            }
+            all.wait();
+            let work = || (0..NO_PLACE + round).for_each(|_| mark("no place"));
+            std::thread::Builder::new()
+                .stack_size(1 << 17)
+                .spawn_scoped(scope, work)
+                .unwrap()
+                .join()
+                .unwrap();
+            end.wait();
+        });
+        wait_until_alone();
+        spawn(&|| mark("a place again"));
+    }
+}
+
+/// Waits until the kernel has removed all other threads. It does so some time after `join` returns.
+fn wait_until_alone() {
+    while std::fs::read_dir("/proc/self/task").unwrap().count() > 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 pub(crate) fn check_crowded(runner: &Runner) {
     runner.run();
     let spool = Spool::open(&runner.path);
     spool.check();
-    let count = |text: &str| spool.marks.iter().filter(|mark| mark.text == text).count();
-    assert_eq!(count("holds a place"), HOLDERS);
-    // Those have taken all places, and wait: each of the others is lost, and counted.
-    assert_eq!((count("no place"), spool.lost_events), (0, NO_PLACE));
-    assert_eq!(count("a place again"), 1);
+    let count = |text: &str| spool.marks.iter().filter(|mark| mark.text == text).count() as u64;
+    let lost = (0..CROWDED_ROUNDS).map(|round| NO_PLACE + round).sum();
+    // The ring holds the last marks of each thread, and no segment of it is full.
+    assert_eq!(count("holds a place"), HOLDERS as u64 * CROWDED_ROUNDS);
+    assert_eq!(count("a place again"), CROWDED_ROUNDS);
+    // Holders have taken all places, and wait: each of the others is lost, and counted.
+    assert_eq!((count("no place"), spool.lost_events), (0, lost));
 }
 
 /// Has the kernel refuse what a file system may not know.
@@ -376,7 +402,7 @@ pub(crate) fn restarting_child(path: &Path) {
                 let text = "x".repeat(2000);
                 for number in 0.. {
                     while rounds.load(Ordering::Relaxed) as i64 <= number / MARKS_OF_ROUND {
-                        std::thread::sleep(std::time::Duration::from_micros(20));
+                        std::thread::sleep(Duration::from_micros(20));
                     }
                     if rounds.load(Ordering::Relaxed) > u64::from(RESTARTS) {
                         break;
@@ -443,7 +469,7 @@ fn fork_amid_start(path: &Path, number: u32) -> ! {
             start(&options(&own)).unwrap();
         });
         barrier.wait();
-        let end = std::time::Instant::now() + std::time::Duration::from_micros(u64::from(number) * 10);
+        let end = std::time::Instant::now() + Duration::from_micros(u64::from(number) * 10);
         while std::time::Instant::now() < end {
             std::hint::spin_loop();
         }
