@@ -466,8 +466,10 @@ impl HeapEncoder {
     pub(crate) fn prefetch_object(&self, slot: usize, stack: StackId, size_bytes: u64) {
         if self.sites.len() >= LARGE_SITES {
             let home = self.numbers.home(Site { stack: stack.0, size_bytes });
-            let number = self.numbers.slots.get(home).copied().unwrap_or_default();
-            prefetch(self.sites.list.as_slice(), (number as usize).wrapping_add(1));
+            let number = self.numbers.slots.get(home).copied().unwrap_or(NONE);
+            // Where no site is, as for frees, the first one: an address that is not mapped would
+            // cost the processor a walk of its page tables each time.
+            prefetch(self.sites.list.as_slice(), number.wrapping_add(1) as usize);
         }
         prefetch(self.serials.as_slice(), slot);
     }
