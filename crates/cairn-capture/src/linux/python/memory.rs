@@ -51,6 +51,19 @@ impl Direct {
     pub(crate) unsafe fn new() -> Self {
         Self(())
     }
+
+    /// The word at an address that was read before, in a structure that is still there.
+    ///
+    /// # Safety
+    ///
+    /// - [`word`](Words::word) has returned a value for this address, and the structure around it
+    ///   is live.
+    #[inline(always)]
+    pub(crate) unsafe fn word_again(self, address: u64) -> u64 {
+        // SAFETY: `word` has found the address aligned and not null; the caller promises that the
+        // structure is live, and `new`'s caller that it stays mapped.
+        unsafe { (address as *const u64).read_volatile() }
+    }
 }
 
 impl Words for Direct {

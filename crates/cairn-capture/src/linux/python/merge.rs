@@ -23,7 +23,7 @@ use core::sync::atomic::Ordering;
 
 use cairn_unwind::python::ChainKind;
 
-use super::chain::{self, Link};
+use super::chain::{self, Followed, Link};
 use super::codes::{CodeNumber, NameRoom, NoCode};
 use super::memory::{Direct, Guarded, Words};
 use super::room::Room;
@@ -42,6 +42,9 @@ const REMEMBERED: usize = 1 << 13;
 /// Code objects whose numbers a thread remembers; a power of two.
 const REMEMBERED_CODES: usize = 1 << 8;
 
+/// The words of the code of marks are several ones, or also those of frames.
+const SEVERAL_WORDS: u64 = u64::MAX;
+
 /// The instruction of a frame that has not begun.
 const NOT_BEGUN: u32 = u32::MAX;
 
@@ -51,9 +54,14 @@ pub(crate) struct PythonThread {
     generation: u64,
     /// The list as it was just read, innermost first.
     links: Room<Link>,
-    /// The list of the last capture, outermost first.
+    /// The list of the last capture, outermost first, and what is known of each entry.
+    known_links: Room<Link>,
     known: Room<KnownLink>,
     known_count: usize,
+    /// The word of the code of all marks, or [`SEVERAL_WORDS`].
+    ///
+    /// 0 while there was none.
+    mark_word: u64,
     codes: [(u64, u32); REMEMBERED_CODES],
     merged: [MergedStack; REMEMBERED],
     natives: Room<NativeFrame>,
@@ -63,10 +71,9 @@ pub(crate) struct PythonThread {
     names: NameRoom,
 }
 
-/// An entry of the list, and the hash of it and all entries outside of it.
+/// Facts of an entry of the list, and the hash of it and all entries outside of it.
 #[derive(Clone, Copy)]
 struct KnownLink {
-    link: Link,
     /// The address of a frame as stacks have it; 0 for what is not shown.
     address: u64,
     hash: u64,
@@ -186,7 +193,10 @@ unsafe fn merged(
         // SAFETY: this thread has the interpreter's lock, so its own frames and their code objects
         // stay as they are until this function returns.
         let memory = unsafe { Direct::new() };
-        thread.read_list(interpreter, state, &memory)?
+        match thread.follow_list(interpreter, state, memory)? {
+            Some(hash) => Some(hash),
+            None => thread.read_list(interpreter, state, &memory)?,
+        }
     } else {
         thread.read_guarded(interpreter, state)?
     };
@@ -228,9 +238,56 @@ impl PythonThread {
         Ok(hash)
     }
 
+    /// Reads what has changed in the list since the last capture, and returns its hash.
+    ///
+    /// `None` when the list has to be read as a whole.
+    #[inline(always)]
+    fn follow_list(
+        &mut self,
+        interpreter: &Interpreter,
+        state: ThreadState,
+        memory: Direct,
+    ) -> Result<Option<u64>, NotMerged> {
+        // The list is this thread's own and does not change meanwhile: the generation counts all
+        // code that was freed before.
+        if CODES.generation() != self.generation || matches!(self.mark_word, 0 | SEVERAL_WORDS) {
+            return Ok(None);
+        }
+        let known = self.known_links.all(self.known_count);
+        let followed = chain::follow(&interpreter.layout, state.address, memory, known, &mut self.links);
+        let Some(followed) = followed else { return Ok(None) };
+        let count = followed.common + followed.added;
+        if followed.same < count || count < self.known_count {
+            self.renew(interpreter, followed, memory)?;
+        }
+        Ok(self.known.all(count).last().map(|known| known.hash))
+    }
+
+    /// Looks up the entries that have changed.
+    fn renew(
+        &mut self,
+        interpreter: &Interpreter,
+        followed: Followed,
+        memory: Direct,
+    ) -> Result<(), NotMerged> {
+        let Followed { same, common, added } = followed;
+        self.known_count = 0;
+        for index in same..common {
+            let frame = self.known_links.all(common).get(index).ok_or(NotMerged)?.frame;
+            let link = chain::read_again(&interpreter.layout, frame, &memory).map_err(|_| NotMerged)?;
+            self.learn(interpreter, index, link, &memory)?;
+        }
+        for index in 0..added {
+            let &link = self.links.all(added).get(added - 1 - index).ok_or(NotMerged)?;
+            self.learn(interpreter, common + index, link, &memory)?;
+        }
+        self.known_count = common + added;
+        Ok(())
+    }
+
     /// Reads the list, and returns its hash; `None` when it is empty. Only what differs from the
     /// last list is looked up.
-    #[inline(always)]
+    #[inline(never)]
     fn read_list(
         &mut self,
         interpreter: &Interpreter,
@@ -250,25 +307,51 @@ impl PythonThread {
             self.known_count = 0;
             self.codes.fill((0, 0));
         }
-        let same = self.links.all(count).iter().rev().zip(self.known.all(self.known_count));
-        let same = same.take_while(|(link, known)| **link == known.link).count();
-        let mut hash =
-            same.checked_sub(1).and_then(|last| self.known.all(same).get(last)).map_or(0, |k| k.hash);
+        let same = self.links.all(count).iter().rev().zip(self.known_links.all(self.known_count));
+        let same = same.take_while(|(link, known)| link == known).count();
         // Whatever fails below leaves no entry that is half right.
         self.known_count = 0;
         for index in same..count {
             let Some(&link) = self.links.all(count).get(count - 1 - index) else { return Err(NotMerged) };
-            let address = if link.is_mark() { 0 } else { self.address_of(interpreter, link, memory)? };
-            hash = match (link.is_mark(), address) {
-                (true, _) => mix(hash, link.place | 1 << 63),
-                (false, 0) => hash,
-                (false, address) => mix(hash, address),
-            };
-            let known = KnownLink { link, address, hash, placed: PlacedMark::NOWHERE };
-            self.known.put(index, known).ok_or(NotMerged)?;
+            self.learn(interpreter, index, link, memory)?;
         }
         self.known_count = count;
-        Ok(Some(hash))
+        Ok(self.known.all(count).last().map(|known| known.hash))
+    }
+
+    /// Notes whether the word of its code tells a mark from a frame.
+    #[inline(always)]
+    fn note_kind(&mut self, index: usize, link: Link) {
+        let is_same = link.code_word == self.mark_word;
+        if link.is_mark() != is_same {
+            // The outermost entry of a list is a mark, so that no frame is known before the first.
+            let is_first = self.mark_word == 0 && index == 0 && link.is_mark();
+            self.mark_word = if is_first { link.code_word } else { SEVERAL_WORDS };
+        }
+    }
+
+    /// Looks up an entry of the list. All entries outside of it are known.
+    #[inline(always)]
+    fn learn(
+        &mut self,
+        interpreter: &Interpreter,
+        index: usize,
+        link: Link,
+        memory: &impl Words,
+    ) -> Result<(), NotMerged> {
+        let outer = index.checked_sub(1).and_then(|outer| self.known.all(index).get(outer));
+        let hash = outer.map_or(0, |known| known.hash);
+        let address = if link.is_mark() { 0 } else { self.address_of(interpreter, link, memory)? };
+        let hash = match (link.is_mark(), address) {
+            (true, _) => mix(hash, link.place | 1 << 63),
+            (false, 0) => hash,
+            (false, address) => mix(hash, address),
+        };
+        if link.frame != 0 {
+            self.note_kind(index, link);
+        }
+        self.known_links.put(index, link).ok_or(NotMerged)?;
+        self.known.put(index, KnownLink { address, hash, placed: PlacedMark::NOWHERE }).ok_or(NotMerged)
     }
 
     /// The address of a frame as stacks have it; 0 for a frame that is not shown.
@@ -408,32 +491,34 @@ impl PythonThread {
         placed: PlacedNatives,
     ) -> Option<u32> {
         let list = self.known.all(self.known_count).get(placed.outer..)?;
+        let links = self.known_links.all(self.known_count).get(placed.outer..)?;
         let natives = self.natives.all(placed.count);
         let mut merging =
             Merging { process, numbers: &mut self.numbers, count: 0, runners: &mut self.runners, runs: 0 };
         // Innermost first: the entries in front of `next` are in the stack, those in front of
         // `searched` wait for their native frame.
-        let link = |index: usize| list.len().checked_sub(index + 1).and_then(|at| list.get(at));
-        let is_mark = |at: &usize| link(*at).is_some_and(|known| known.link.is_mark());
+        let known = |index: usize| list.len().checked_sub(index + 1).and_then(|at| list.get(at));
+        let link = |index: usize| links.len().checked_sub(index + 1).and_then(|at| links.get(at));
+        let is_mark = |at: &usize| link(*at).is_some_and(|link| link.is_mark());
         let (mut next, mut searched) = (0, 0);
         for (index, native) in natives.iter().enumerate() {
             if native.is_end {
                 // The stack was cut: the native frames of the rest are not known.
-                merging.frames((next..list.len()).filter_map(link))?;
+                merging.frames((next..list.len()).filter_map(known))?;
                 next = list.len();
             }
             let outer = natives.get(index + 1).filter(|outer| !outer.is_end);
             // Nothing lies in the outermost frame of all.
             let end = outer.map_or(placed.end.max(native.sp), |outer| outer.sp);
             while let Some(mark) = (searched..list.len()).find(is_mark) {
-                let address = link(mark)?.link.place;
+                let address = link(mark)?.place;
                 let is_below = address < native.sp && address != 0;
                 let is_here = match address {
                     0 => interpreter.evaluates(process, native.number),
                     _ => (native.sp..end).contains(&address),
                 };
                 if is_here {
-                    merging.frames((next..mark).filter_map(link))?;
+                    merging.frames((next..mark).filter_map(known))?;
                     merging.runs_here(index, mark)?;
                     next = mark + 1;
                 } else if !is_below {
@@ -446,7 +531,7 @@ impl PythonThread {
             }
             merging.number(native.number)?;
         }
-        merging.frames((next..list.len()).filter_map(link))?;
+        merging.frames((next..list.len()).filter_map(known))?;
         let (count, runs) = (merging.count, merging.runs);
         self.intern(process, placed, count, runs)
     }
