@@ -77,7 +77,7 @@ fn row(
 }
 
 /// Each figure's own minimum.
-fn least(before: Option<RunCost>, now: RunCost) -> RunCost {
+pub(crate) fn least(before: Option<RunCost>, now: RunCost) -> RunCost {
     let Some(before) = before else { return now };
     RunCost {
         wall_seconds: before.wall_seconds.min(now.wall_seconds),

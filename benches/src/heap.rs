@@ -17,27 +17,27 @@ use crate::machine;
 /// One program with its arguments.
 pub(crate) struct Work {
     pub(crate) name: &'static str,
-    program: String,
-    arguments: Vec<String>,
-    environment: Vec<(&'static str, &'static str)>,
+    pub(crate) program: String,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) environment: Vec<(&'static str, &'static str)>,
 }
 
 /// A way to run it.
 pub(crate) struct Tool {
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// The command in front of the program's own.
-    wrapper: Vec<String>,
-    environment: Vec<(String, String)>,
+    pub(crate) wrapper: Vec<String>,
+    pub(crate) environment: Vec<(String, String)>,
     /// Ending of the files that it records to.
-    ending: &'static str,
+    pub(crate) ending: &'static str,
     /// Libraries that the loader puts into the program.
-    preload: Vec<String>,
+    pub(crate) preload: Vec<String>,
     /// Index in the list of the peer that it is compared with.
-    base: usize,
+    pub(crate) base: usize,
 }
 
 /// Ending of what heaptrack writes with its interpreter.
-const COMPRESSED: &str = ".zst";
+pub(crate) const COMPRESSED: &str = ".zst";
 /// Ending of what bytehound writes.
 const BYTEHOUND: &str = ".bytehound";
 /// Names bytehound's library: nobody ships it, so who wants it in the tables builds it.
@@ -213,7 +213,7 @@ pub(crate) fn recordings(directory: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Counts the allocations in the recordings that `cairn heap` has just made.
-fn allocations_in(tool: &Tool, directory: &Path) -> f64 {
+pub(crate) fn allocations_in(tool: &Tool, directory: &Path) -> f64 {
     let Some(cairn) = tool.wrapper.first() else { return 0.0 };
     recordings(directory)
         .filter_map(|path| Command::new(cairn).args(["report", "--json"]).arg(path).output().ok())
@@ -300,7 +300,7 @@ fn children_seconds() -> f64 {
 }
 
 /// Each figure's own.
-fn median(costs: &[RunCost]) -> RunCost {
+pub(crate) fn median(costs: &[RunCost]) -> RunCost {
     let of = |figure: fn(&RunCost) -> f64| {
         let mut figures: Vec<f64> = costs.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
@@ -525,7 +525,7 @@ pub(crate) fn works(directory: &Path) -> Result<Vec<Work>, String> {
     Ok(works)
 }
 
-fn version(program: &str) -> String {
+pub(crate) fn version(program: &str) -> String {
     let output = Command::new(program).arg("--version").output();
     output.map_or_else(
         |_| "missing".to_owned(),

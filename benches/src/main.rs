@@ -25,6 +25,7 @@ mod machine;
 mod measure;
 mod mutate;
 mod plain_cbf;
+mod python;
 mod recorder;
 mod recording;
 mod records;
@@ -50,6 +51,8 @@ Usage: cargo xtask bench COMMAND
                                how often cairn and heaptrack name the expected function first, on real programs
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   heap [ROUNDS [WORK...]]      whole programs under cairn heap and heaptrack, as Markdown
+  python [ROUNDS [WORK...]]    Python programs under cairn heap, memray and heaptrack, as Markdown; CAIRN_BENCH_PYTHON
+                               names the interpreter
   recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
   recording window [MILLIONS]  time and memory for a second out of a recording of this many millions of marks
   recording mutate THOUSANDS   opens and reads this many thousands of damaged recordings; it must end
@@ -98,6 +101,11 @@ fn main() -> ExitCode {
             .map_err(|_| format!("{rounds}: not a number of rounds"))
             .and_then(|rounds| heap::run(rounds, works)),
         ["recording"] => recording::run(10),
+        ["python"] => python::run(5, &[]),
+        ["python", rounds, works @ ..] => match rounds.parse() {
+            Ok(rounds) => python::run(rounds, works),
+            Err(_) => Err(format!("{rounds}: not a number of rounds")),
+        },
         ["recording", "window"] => recording::run_window(17),
         ["recording", "window", millions] => millions
             .parse()

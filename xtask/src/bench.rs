@@ -32,6 +32,7 @@ const SUBJECTS: &[(&str, &str)] = &[
     ("instructions", "formats.md"),
     ("marks", "recorder.md"),
     ("modules", "recorder.md"),
+    ("python", "python.md"),
     ("recording", "recording.md"),
     ("report", "heap.md"),
     ("symbols", "symbols.md"),
