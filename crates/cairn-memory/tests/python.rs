@@ -170,7 +170,7 @@ fn python_frames_equal_the_interpreters_own() {
         let mut program = Program::start(&python, "frames.py", &[]);
         let expected = program.reported();
         asleep::wait_until_asleep(program.child.id());
-        let read = while_stopped(program.child.id(), |process| read(process)).unwrap();
+        let read = while_stopped(program.child.id(), read).unwrap();
         let frames = check(&python, &expected, &read);
         let runners = check_runners(&read);
         println!("{}: {} threads, {frames} frames, {runners} runs", python.display(), expected.len());
@@ -230,7 +230,7 @@ fn python_frames_of_running_threads_are_in_order() {
         program.output.read_line(&mut line).unwrap();
         let mut depths = BTreeSet::new();
         for _ in 0..40 {
-            let read = while_stopped(program.child.id(), |process| read(process)).unwrap();
+            let read = while_stopped(program.child.id(), read).unwrap();
             let spins = read.values().filter(|read| read.frames.iter().any(|(name, ..)| name == "spin"));
             let spinning: Vec<&Read> = spins.collect();
             let [thread] = spinning.as_slice() else { panic!("{}: {read:?}", python.display()) };
@@ -255,7 +255,7 @@ fn python_of_other_versions_is_refused_by_its_version() {
         let mut program = Program::start(&python, "spin.py", &[]);
         let mut line = String::new();
         program.output.read_line(&mut line).unwrap();
-        let read = while_stopped(program.child.id(), |process| read(process)).unwrap();
+        let read = while_stopped(program.child.id(), read).unwrap();
         let main = &read[&program.child.id()];
         assert!(main.frames.is_empty());
         let [PythonNote::Refused(refusal)] = main.notes.as_slice() else { panic!("{:?}", main.notes) };

@@ -29,11 +29,6 @@ pub(super) struct PythonInterpreter {
     pub(super) module: AddressRange,
 }
 
-pub(super) enum FoundInterpreter {
-    Known(PythonInterpreter),
-    Refused(PythonRefusal),
-}
-
 /// An interpreter whose frames are not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -93,7 +88,7 @@ impl fmt::Display for PythonRefusal {
 pub(super) fn find<S: ThreadSource>(
     source: &S,
     is_known_machine: bool,
-) -> Vec<(AddressRange, FoundInterpreter)> {
+) -> Vec<(AddressRange, Result<PythonInterpreter, PythonRefusal>)> {
     let words = Words(source.memory());
     let of_module = |module: &LoadedModule| {
         let symbols = ExportedSymbols::of(module, words)?;
@@ -104,10 +99,7 @@ pub(super) fn find<S: ThreadSource>(
             true => examine(version, module, &symbols, words),
             false => Err(PythonRefusalReason::OtherProcessor),
         };
-        let found = found.map_or_else(
-            |reason| FoundInterpreter::Refused(PythonRefusal::new(version, reason)),
-            FoundInterpreter::Known,
-        );
+        let found = found.map_err(|reason| PythonRefusal::new(version, reason));
         Some((module.range(), found))
     };
     source.modules().modules().iter().filter_map(of_module).take(MAX_INTERPRETERS).collect()

@@ -47,7 +47,7 @@ use cairn_wire::python_lines::line_at;
 use crate::process::{StopReason, ThreadFrame, ThreadRegisters, ThreadSource};
 use chain::PythonChain;
 use code::CodeReader;
-use interpreter::{FoundInterpreter, PythonInterpreter};
+use interpreter::PythonInterpreter;
 
 pub use code::PythonCode;
 pub use interpreter::{PythonRefusal, PythonRefusalReason};
@@ -141,8 +141,8 @@ impl PythonFrames {
         let mut budget = chain::MAX_LINKS_OF_ALL;
         for (module, interpreter) in interpreter::find(source, is_known_machine) {
             let refusal = match interpreter {
-                FoundInterpreter::Refused(refusal) => refusal,
-                FoundInterpreter::Known(known) => {
+                Err(refusal) => refusal,
+                Ok(known) => {
                     let index = found.interpreters.len();
                     let chains = chain::read_all(&known, index, words, &mut codes, &mut budget);
                     if !codes.has_met_other_layout(index) {

@@ -111,7 +111,7 @@ impl ReportCommand {
             else {
                 continue;
             };
-            let Ok(recording) = Recording::open(&family.directory().join(&member.file)) else { continue };
+            let Ok(recording) = Recording::open(family.directory().join(&member.file)) else { continue };
             let heap = HeapRecording::new(recording);
             let Ok(mut read) = heap.read(Scope::default()) else { continue };
             // Files that two recordings share are opened once.
