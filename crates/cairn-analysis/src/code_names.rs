@@ -22,8 +22,10 @@ impl CodeNames {
         Some(Self { names, pieces: pieces.len() })
     }
 
-    /// Names each address, by its kind; `None` where no code was announced, and for what is no
-    /// address of code. Addresses in modules are not to be asked for.
+    /// Names each address by its kind.
+    ///
+    /// `None` where no code was announced, and for a kind that is no address of code. The caller
+    /// leaves addresses in modules out.
     #[must_use]
     pub fn resolve(&self, addresses: &[(PcKind, u64)]) -> Vec<Option<SourceFrame>> {
         let known: Vec<Option<SeenAddress>> = addresses

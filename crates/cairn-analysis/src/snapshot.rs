@@ -219,8 +219,9 @@ impl Snapshot {
         Some(StatedAddress::new(address.wrapping_sub(self.module(frame)?.bias)))
     }
 
-    /// Returns the function at a frame, and those that were inlined there, innermost first; empty
-    /// where none is known. Python frames need no `names`.
+    /// Returns the function at a frame and those inlined there, innermost first.
+    ///
+    /// Empty where none is known. Python frames need no `names`.
     pub fn source_frames(&self, frame: &SnapshotFrame, names: Option<&mut AddressNames>) -> Vec<SourceFrame> {
         match frame {
             SnapshotFrame::Native(native) => {

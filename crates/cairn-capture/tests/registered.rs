@@ -147,7 +147,7 @@ fn registered_tables_are_those_of_the_moment() {
         check(page, size, true);
         check(page, size, false);
     }
-    // What is no section is refused.
+    // Memory that is no section is refused.
     for start in [8, u64::MAX - 2] {
         // SAFETY: unreadable memory is not read.
         unsafe { add_frame_table(start) };

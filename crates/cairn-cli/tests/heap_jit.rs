@@ -139,8 +139,7 @@ fn record(name: &str, program: &str, arguments: &[&str]) -> Option<Vec<Folded>> 
     record_some(name, &[], program, arguments, &[])
 }
 
-/// Records a runtime with these options of `heap`, and returns the stacks that options of `export`
-/// choose.
+/// Records a runtime with options of `heap`; returns the stacks that options of `export` choose.
 fn record_some(
     name: &str,
     heap_options: &[&str],

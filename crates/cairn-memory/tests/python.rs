@@ -19,8 +19,10 @@ use cairn_symbols::{AddressKind, Lookup, ModuleInfo, Place, Symbolizer, Symboliz
 /// A frame as the interpreter reports it: name, file, line.
 type Reported = (String, String, Option<u32>);
 
-/// The interpreters of this machine: `python3` of the path, those of pyenv, and those that
-/// `CAIRN_PYTHONS` names, between colons.
+/// Returns the interpreters of this machine.
+///
+/// They are `python3` of the path, those of pyenv, and those that `CAIRN_PYTHONS` names, between
+/// colons.
 fn pythons() -> BTreeSet<PathBuf> {
     let executable = ["-c", "import sys; print(sys.executable)"];
     let of_path = ["python3", "/usr/bin/python3"].into_iter().filter_map(|name| {
@@ -126,8 +128,9 @@ fn read(source: &impl ThreadSource) -> BTreeMap<u32, Read> {
     source.threads().iter().filter_map(of_thread).collect()
 }
 
-/// Checks that every run of Python frames is followed by a call of the evaluation function, as far
-/// as the interpreter has symbols.
+/// Checks that a call of the evaluation function follows every run of Python frames.
+///
+/// Only where the interpreter has symbols.
 fn check_runners(read: &BTreeMap<u32, Read>) -> usize {
     let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
     let mut modules = BTreeMap::new();

@@ -75,8 +75,9 @@ unsafe fn examine(module: &Module) {
     }
 }
 
-/// Where libgcc's functions are missing, no caller of them works; a search finds those of a library
-/// that was loaded later.
+/// Returns libgcc's own function, also of a library that was loaded later.
+///
+/// Where libgcc's functions are missing, no caller of them works.
 fn real(next: &'static Next) -> *mut c_void {
     if next.address().is_null() {
         next.resolve();

@@ -1,8 +1,8 @@
 //! Judges by a function's name whether it passes memory on, or is part of a generic container.
 //!
 //! Names are split into words: `ngx_create_temp_buf` has `ngx`, `create`, `temp` and `buf`,
-//! `StringBuilder::AppendChar` has `string`, `builder`, `append` and `char`. A name with a word that
-//! is not in these lists says something about the data, and the function is a good name for a row.
+//! `StringBuilder::AppendChar` has `string`, `builder`, `append` and `char`. A name with a word
+//! that is not in these lists describes the data, and the function is a good name for a row.
 
 use super::plain_name;
 
@@ -68,9 +68,9 @@ const LONGEST_STEM: usize = 4;
 /// Letters of the longest word in front that is taken for the short name of a library; 3: `ngx`.
 const LONGEST_PREFIX: usize = 3;
 
-/// The callers that a function of this name has at least, if it is a wrapper or a generic container.
+/// Returns the least number of callers that make a function of this name a wrapper.
 ///
-/// `None` where the name says more than that.
+/// Generic containers count as wrappers. `None` where the name says more than that.
 pub(super) fn least_callers(name: &str) -> Option<usize> {
     /// A name that may be that of the program's data: `alloc_table`, `make_list`.
     const OF_AMBIGUOUS: usize = 2;

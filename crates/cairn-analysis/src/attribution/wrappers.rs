@@ -36,8 +36,9 @@ const MOST_STACKS: usize = 50_000;
 const LEAST_END_SHARE: f64 = 0.95;
 /// Functions that call a wrapper whose name says nothing.
 const LEAST_CALLERS: usize = 8;
-/// Different mean sizes of the blocks of its callers, where these decide; in steps of a factor of
-/// the square root of 2.
+/// Different mean sizes of its callers' blocks, where these decide.
+///
+/// Sizes differ by steps of a factor of the square root of 2.
 const LEAST_SIZES: usize = 4;
 /// Lines at which a wrapper calls the allocator, where callers decide the size: `malloc` and
 /// `realloc`. A function with more of them has data of its own.

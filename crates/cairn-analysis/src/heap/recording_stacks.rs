@@ -24,8 +24,7 @@ pub(super) fn sampling(recording: &Recording) -> Sampling {
     }
 }
 
-/// Names the addresses of a recording outside of modules, by number, where JIT compilers have said
-/// what is there.
+/// Names addresses outside of modules, by number, from what JIT compilers announced.
 pub(crate) fn generated_names(recording: &Recording) -> HashMap<u32, SourceFrame> {
     let generated = recording.generated_code();
     if generated.is_empty() {

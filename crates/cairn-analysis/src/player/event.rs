@@ -134,8 +134,9 @@ pub trait Tables {
     /// Returns the frames of a stack, innermost first; empty for a lost or unknown stack.
     fn frames(&self, stack: StackKey) -> Cow<'_, [PlayedFrame]>;
 
-    /// Returns the name that the recording itself has for a frame: one of an interpreter, or in the
-    /// code of a JIT compiler.
+    /// Returns the recording's own name for a frame.
+    ///
+    /// Frames of interpreters and in the code of JIT compilers have one.
     fn own_name(&self, _frame: &PlayedFrame) -> Option<SourceFrame> {
         None
     }

@@ -134,8 +134,9 @@ impl Player {
         Self::from_reader(io::Cursor::new(start).chain(file))
     }
 
-    /// Names frames in the code of JIT compilers by perf maps and jitdumps that the recording does
-    /// not have. Recordings of other tools have no such frames.
+    /// Names frames in the code of JIT compilers by further perf maps and jitdumps.
+    ///
+    /// Recordings of other tools have no such frames.
     pub fn add_code_files(&mut self, pieces: Vec<CodePiece>) {
         if let Source::Cairn(recording) = &mut self.source {
             recording.add_code_files(pieces);

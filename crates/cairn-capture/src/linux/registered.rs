@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   run:   | state | capacity | first row | rows | start | end | table |
-//!   row:   | address | rule |, of which the last has the end of the run and no rule
+//!   row:   | address | rule |; the last one has the end of the run and no rule
 //! ```
 //!
 //! A removed run's rows are used again. A reader meanwhile may get a wrong rule for code that is

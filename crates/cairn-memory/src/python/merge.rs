@@ -79,8 +79,10 @@ impl PythonFrames {
         MixedStack { frames, stop, notes }
     }
 
-    /// Decides whether a list is of this thread: a mark of it lies in a native frame, or the list
-    /// names the thread and lies on its stack, whose native frames ended before.
+    /// Decides whether a list is of this thread.
+    ///
+    /// A mark of it lies in a native frame, or the list names the thread and lies on its stack,
+    /// whose native frames ended before.
     fn is_of_thread<S: ThreadSource>(
         &self,
         chain: &PythonChain,

@@ -96,8 +96,9 @@ pub enum PythonNote {
     Refused(PythonRefusal),
     /// When the interpreter's list of frames could not be read to its end.
     Unreadable,
-    /// When native frames do not say where these Python frames belong, so that they follow behind
-    /// all native ones.
+    /// When native frames do not say where these Python frames belong.
+    ///
+    /// They follow behind all native ones.
     Unplaced,
     /// When several interpreters of a version without marks run on the thread.
     SeveralInterpreters,

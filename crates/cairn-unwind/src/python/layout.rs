@@ -404,7 +404,7 @@ impl<'a, M: MemoryReader> Published<'a, M> {
                 return Err(InterpreterState::OtherLayout);
             }
         }
-        /// Bytes that a compact string has only if it is not ASCII: length and address of its UTF-8.
+        /// Bytes of a compact string that is not ASCII alone: length and address of its UTF-8.
         const UTF8_BYTES: u64 = 16;
         let offset = |place: u64| self.below(MOST_BYTES, place);
         let ascii_data = offset(places.ascii_data)?;

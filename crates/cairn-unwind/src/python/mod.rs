@@ -20,9 +20,9 @@
 //! The capture inside of a program begins at the state of its own thread; a reader of a stopped
 //! process or a core file begins at `_PyRuntime`. Both use the offsets of this module, so that each
 //! is written down once. The offsets of 3.8 to 3.12 were measured, and are constant within a minor
-//! version. From 3.13 on the interpreter publishes most of them (`_Py_DebugOffsets`, at the start of
-//! `_PyRuntime`), in a structure whose own layout is fixed for each minor version. A version that is
-//! in no table is refused: nothing is guessed.
+//! version. From 3.13 on the interpreter publishes most of them (`_Py_DebugOffsets`, at the start
+//! of `_PyRuntime`), in a structure whose own layout is fixed for each minor version. A version
+//! that is in no table is refused: nothing is guessed.
 
 mod layout;
 mod text;

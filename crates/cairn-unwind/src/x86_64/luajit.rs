@@ -30,8 +30,9 @@ use crate::{CoreRegisters, MemoryReader};
 const FRAME_BYTES: u64 = 80;
 /// Bytes from the C frame up to the word that has the Lua state.
 const STATE_IN_FRAME: u64 = 16;
-/// Bytes from the stack pointer of a trace up to the C frame, without the trace's adjustment: room
-/// for two registers.
+/// Bytes from a trace's stack pointer up to the C frame, without its adjustment.
+///
+/// 16, the room for two registers.
 const SAVED_BYTES: u64 = 16;
 /// Most bytes of an adjustment: 256 slots of 4 bytes.
 const MOST_SPILLED_BYTES: u64 = 1024;
@@ -58,8 +59,10 @@ const TRACE_NUMBER: usize = 104;
 /// The type of a trace, as objects have it.
 const TYPE_TRACE: u8 = 9;
 
-/// Bytes behind the global state in which the list of traces is searched; 8 KiB, because it lies 1
-/// KiB behind in Debian's version, and the part up to its neighbours has less than 8.
+/// Bytes behind the global state in which the list of traces is searched.
+///
+/// 8 KiB, because it lies 1 KiB behind in Debian's version, and the part up to its neighbours has
+/// less than 8.
 const SEARCHED_BYTES: u64 = 8192;
 /// Bytes that are read at once in a search; 512, because a signal handler's stack is small.
 const PIECE_BYTES: usize = 512;

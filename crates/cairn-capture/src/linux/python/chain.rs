@@ -407,10 +407,14 @@ mod tests {
         frames.list[1][INSTRUCTION] -= 2;
         frames.push(0x3000, 0x3004, 1);
         assert_eq!(frames.follow(&known), Some((3, 3, 1)), "a call");
-        frames.list.truncate(2);
+        // They stay allocated, so that the next frame has another address.
+        let _returned = frames.list.split_off(2);
         assert_eq!(frames.follow(&known), Some((2, 2, 0)), "a return");
         frames.push(0x4000, 0x4004, 0);
         assert_eq!(frames.follow(&known), Some((2, 2, 1)), "a return and a call");
+        let known = frames.read();
+        (frames.list[2][CODE], frames.list[2][INSTRUCTION]) = (0x5000, 0x5008);
+        assert_eq!(frames.follow(&known), Some((2, 3, 0)), "another call at the address of one that returned");
         assert_eq!(frames.follow(&[]), None, "nothing known");
     }
 

@@ -569,10 +569,10 @@ impl Recordings {
             }
         }
         let became_other = last.and_then(|last| self.all.get(last)).is_some_and(|one| one.became_other);
-        self.complain_of_lost_children(first);
         if is_quiet {
             return;
         }
+        self.complain_of_lost_children(first);
         if !before.is_empty() {
             let programs = counted(before.len() as u64, "other program");
             complain(&format_args!("before, it was {programs}: {}", few(&before)));
