@@ -414,7 +414,11 @@ mod tests {
         assert_eq!(frames.follow(&known), Some((2, 2, 1)), "a return and a call");
         let known = frames.read();
         (frames.list[2][CODE], frames.list[2][INSTRUCTION]) = (0x5000, 0x5008);
-        assert_eq!(frames.follow(&known), Some((2, 3, 0)), "another call at the address of one that returned");
+        assert_eq!(
+            frames.follow(&known),
+            Some((2, 3, 0)),
+            "another call at the address of one that returned"
+        );
         assert_eq!(frames.follow(&[]), None, "nothing known");
     }
 
