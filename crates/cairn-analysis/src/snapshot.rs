@@ -236,14 +236,8 @@ impl Snapshot {
             }
             SnapshotFrame::Python(frame) => {
                 let code = frame.code.and_then(|code| self.codes.get(code as usize));
-                vec![match code {
-                    Some(code) => InterpretedCode::of_image(code).source_frame(frame.offset),
-                    None => {
-                        let mut unreadable = SourceFrame::default();
-                        unreadable.function = Some(PythonCode::NO_CODE.into());
-                        unreadable
-                    }
-                }]
+                let code = code.map_or_else(InterpretedCode::unreadable, InterpretedCode::of_image);
+                vec![code.source_frame(frame.offset)]
             }
         }
     }

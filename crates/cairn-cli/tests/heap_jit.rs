@@ -217,15 +217,23 @@ fn perf_trampolines_of_python_do_not_cut_stacks() {
     }
 }
 
-#[test]
-fn java_stacks_have_java_methods() {
-    let directory = scratch("jit_java");
+/// Compiles `P.java` in a directory; false, with a word why, when there is no compiler.
+fn compile_java(directory: &Path) -> bool {
     let source = "import java.util.zip.Deflater;\npublic class P {\n\
         static int work() { int s = 0; for (int i = 0; i < 30000; i++) { Deflater d = new Deflater(); s += i; d.end(); } return s; }\n\
         public static void main(String[] a) { System.out.println(work()); } }\n";
     fs::write(directory.join("P.java"), source).unwrap();
-    if Command::new("javac").arg("P.java").current_dir(&directory).output().is_err() {
+    if Command::new("javac").arg("P.java").current_dir(directory).output().is_err() {
         println!("skipped: javac is not here");
+        return false;
+    }
+    true
+}
+
+#[test]
+fn java_stacks_have_java_methods() {
+    let directory = scratch("jit_java");
+    if !compile_java(&directory) {
         return;
     }
     let flags = [
@@ -245,12 +253,7 @@ fn java_stacks_have_java_methods() {
 #[test]
 fn report_of_cut_java_stacks_names_the_flag() {
     let directory = scratch("jit_java_default");
-    let source = "import java.util.zip.Deflater;\npublic class P {\n\
-        static int work() { int s = 0; for (int i = 0; i < 30000; i++) { Deflater d = new Deflater(); s += i; d.end(); } return s; }\n\
-        public static void main(String[] a) { System.out.println(work()); } }\n";
-    fs::write(directory.join("P.java"), source).unwrap();
-    if Command::new("javac").arg("P.java").current_dir(&directory).output().is_err() {
-        println!("skipped: javac is not here");
+    if !compile_java(&directory) {
         return;
     }
     scratch("jit_java_flag");

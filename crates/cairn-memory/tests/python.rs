@@ -8,6 +8,7 @@ mod asleep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -48,6 +49,13 @@ fn version(python: &Path) -> Option<(u32, u32)> {
     let mut words = text.split_whitespace();
     let version = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     Some(version).filter(|_| output.status.success())
+}
+
+const SUPPORTED: RangeInclusive<(u32, u32)> = (3, 8)..=(3, 15);
+
+/// The interpreters whose frames are read.
+fn supported_pythons() -> impl Iterator<Item = PathBuf> {
+    pythons().into_iter().filter(|python| version(python).is_some_and(|found| SUPPORTED.contains(&found)))
 }
 
 struct Program {
@@ -165,11 +173,7 @@ fn check(python: &Path, expected: &BTreeMap<u32, Vec<Reported>>, read: &BTreeMap
 #[test]
 fn python_frames_equal_the_interpreters_own() {
     let mut checked = 0;
-    for python in pythons() {
-        let Some(version) = version(&python) else { continue };
-        if !((3, 8)..=(3, 15)).contains(&version) {
-            continue;
-        }
+    for python in supported_pythons() {
         let mut program = Program::start(&python, "frames.py", &[]);
         let expected = program.reported();
         asleep::wait_until_asleep(program.child.id());
@@ -191,11 +195,7 @@ fn python_frames_of_core_files_equal_the_interpreters_own() {
         println!("not checked: gcore (package gdb) is not installed");
         return;
     }
-    for python in pythons() {
-        let Some(version) = version(&python) else { continue };
-        if !((3, 8)..=(3, 15)).contains(&version) {
-            continue;
-        }
+    for python in supported_pythons() {
         let mut program = Program::start(&python, "frames.py", &[]);
         let expected = program.reported();
         asleep::wait_until_asleep(program.child.id());
@@ -223,11 +223,7 @@ fn python_frames_of_core_files_equal_the_interpreters_own() {
 fn python_frames_of_running_threads_are_in_order() {
     /// Outermost first; the last frames of the list may be missing.
     const LEVELS: [&str; 6] = ["spin", "level_0", "<lambda>", "level_1", "level_2", "level_3"];
-    for python in pythons() {
-        let Some(version) = version(&python) else { continue };
-        if !((3, 8)..=(3, 15)).contains(&version) {
-            continue;
-        }
+    for python in supported_pythons() {
         let mut program = Program::start(&python, "spin.py", &["thread"]);
         let mut line = String::new();
         program.output.read_line(&mut line).unwrap();
@@ -252,7 +248,7 @@ fn python_frames_of_running_threads_are_in_order() {
 fn python_of_other_versions_is_refused_by_its_version() {
     for python in pythons() {
         let Some(version @ (major, minor)) = version(&python) else { continue };
-        if ((3, 8)..=(3, 15)).contains(&version) {
+        if SUPPORTED.contains(&version) {
             continue;
         }
         let mut program = Program::start(&python, "spin.py", &[]);

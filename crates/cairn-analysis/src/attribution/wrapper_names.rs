@@ -86,10 +86,7 @@ pub(super) fn least_callers(name: &str) -> Option<usize> {
     if allocates(&lower) || of_last.iter().any(|word| allocates(word)) {
         let is_filler =
             |word: &String| allocates(word) || has(ALLOCATION_FILLERS, word) || has(CONTAINERS, word);
-        let is_pure = match &of_last[..] {
-            [prefix, rest @ ..] if is_prefix(prefix) => rest.iter().all(is_filler),
-            all => all.iter().all(is_filler),
-        };
+        let is_pure = without_prefix(&of_last).iter().all(is_filler);
         // `contextMalloc` is called so because it is malloc for its callers.
         let is_malloc = of_last.last().is_some_and(|word| has(MALLOCS, word));
         return Some(if is_pure || is_malloc { 1 } else { OF_AMBIGUOUS });
@@ -124,12 +121,17 @@ fn is_prefix(word: &str) -> bool {
     !is_known(word) && !is_allocation && word.len() <= LONGEST_PREFIX && !has(NO_PREFIXES, word)
 }
 
-/// True when all words are generic, but for the short name of a library in front.
-fn is_generic(words: &[String]) -> bool {
-    let rest = match words {
+/// The words behind the short name of a library in front.
+fn without_prefix(words: &[String]) -> &[String] {
+    match words {
         [prefix, rest @ ..] if is_prefix(prefix) => rest,
         all => all,
-    };
+    }
+}
+
+/// True when all words are generic, but for the short name of a library in front.
+fn is_generic(words: &[String]) -> bool {
+    let rest = without_prefix(words);
     let has_container = rest.iter().any(|word| is_container(word));
     let has_action = rest.iter().any(|word| has(ACTIONS, word));
     // `jv_string` makes one.
@@ -217,7 +219,7 @@ fn is_member_of_template(name: &str) -> bool {
 fn is_constructor_or_action(plain: &str, words_of_last: &[String]) -> bool {
     let mut scopes = plain.rsplit("::");
     let (last, class) = (scopes.next(), scopes.next());
-    let is_action = words_of_last.first().is_some_and(|word| ACTIONS.contains(&word.as_str()));
+    let is_action = words_of_last.first().is_some_and(|word| has(ACTIONS, word));
     is_action || (class.is_some() && last == class) || last.is_some_and(|last| last.starts_with("operator"))
 }
 

@@ -344,13 +344,14 @@ fn named_after_libraries(paths: &[Path], names: &Names<'_>) -> BTreeMap<Function
     let mut pairs: BTreeMap<(FunctionId, FunctionId), Flow> = BTreeMap::new();
     for path in paths {
         for pair in path.positions.windows(2) {
-            let [inner, outer] = [pair[0], pair[1]].map(|position| names.at_position(position));
+            let positions = [pair[0], pair[1]];
+            let [inner, outer] = positions.map(|position| names.at_position(position));
             let is_border = names.owner_kind(inner) == OwnerKind::Library
                 && names.owner_kind(outer) == OwnerKind::Mine
                 && !names.verdict(outer).is_settled;
             if is_border {
-                let function = |line| names.source_line(line).function;
-                pairs.entry((function(outer), function(inner))).or_default().add(path);
+                let [inner, outer] = positions.map(|position| names.function_at(position));
+                pairs.entry((outer, inner)).or_default().add(path);
             }
         }
     }

@@ -1,9 +1,8 @@
 //! Gives the stacks of an image's blocks to the questions that recordings answer too.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use cairn_format::recording::{LineTableFormat, PcKind};
+use cairn_format::recording::PcKind;
 use cairn_format::{AbsoluteAddress, Frame};
 use cairn_memory::heap::{Block, BlockStacks};
 use cairn_memory::image::Image;
@@ -32,15 +31,7 @@ impl CoreStacks {
         codes: &[PythonCode],
     ) -> Self {
         let mut builder = Builder::new(image);
-        let unreadable: Arc<str> = Arc::from(PythonCode::NO_CODE);
-        let unreadable = InterpretedCode {
-            file: Arc::from(""),
-            function: unreadable,
-            first_line: 0,
-            format: LineTableFormat::Python311,
-            line_table: Vec::new(),
-        };
-        builder.stacks.add_code(0, unreadable);
+        builder.stacks.add_code(0, InterpretedCode::unreadable());
         for (number, code) in (1..).zip(codes) {
             builder.stacks.add_code(number, InterpretedCode::of_image(code));
         }

@@ -26,16 +26,16 @@ pub(super) fn sampling(recording: &Recording) -> Sampling {
 
 /// Names addresses outside of modules, by number, from what JIT compilers announced.
 pub(crate) fn generated_names(recording: &Recording) -> HashMap<u32, SourceFrame> {
+    generated_names_of(recording, &used_pcs(recording))
+}
+
+fn generated_names_of(recording: &Recording, used: &[Option<PcId>]) -> HashMap<u32, SourceFrame> {
     let generated = recording.generated_code();
     if generated.is_empty() {
         return HashMap::new();
     }
     let (mut numbers, mut seen) = (Vec::new(), Vec::new());
-    let mut is_known = vec![false; recording.stacks().pcs_len()];
-    for pc in recording.stacks().ids().filter_map(|id| recording.stacks().pc(id)) {
-        if is_known.get_mut(pc.index()).is_none_or(|known| std::mem::replace(known, true)) {
-            continue;
-        }
+    for &pc in used.iter().flatten() {
         let Some(frame) = recording.frame(pc) else { continue };
         let lookup = code_names::lookup_address(frame.kind, frame.address.value());
         if let (Some(address), cairn_recording::Place::Absolute(_)) = (lookup, frame.place) {
@@ -45,6 +45,18 @@ pub(crate) fn generated_names(recording: &Recording) -> HashMap<u32, SourceFrame
     }
     let found = GeneratedNames::new(generated.pieces().map(code_names::piece)).resolve(&seen);
     numbers.into_iter().zip(found).filter_map(|(number, frame)| Some((number, frame?))).collect()
+}
+
+/// The addresses that occur in stacks, by number; tables of a damaged file have gaps.
+fn used_pcs(recording: &Recording) -> Vec<Option<PcId>> {
+    let tree = recording.stacks();
+    let mut used = vec![None; tree.pcs_len()];
+    for pc in tree.ids().filter_map(|id| tree.pc(id)) {
+        if let Some(place) = used.get_mut(pc.index()) {
+            *place = Some(pc);
+        }
+    }
+    used
 }
 
 /// Its stacks; equal files that were loaded several times are one module.
@@ -71,13 +83,8 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
     }
     stacks.reserve(tree.len(), tree.pcs_len());
     // The numbers of addresses and stacks stay as they are; tables of a damaged file have gaps.
-    let mut used: Vec<Option<PcId>> = vec![None; tree.pcs_len()];
-    for pc in tree.ids().filter_map(|id| tree.pc(id)) {
-        if let Some(place) = used.get_mut(pc.index()) {
-            *place = Some(pc);
-        }
-    }
     let unknown = Address { kind: PcKind::ReturnAddress, absolute: 0, stated: 0, module: None };
+    let used = used_pcs(recording);
     for &pc in &used {
         let frame = pc.and_then(|pc| recording.frame(pc));
         stacks.add_address(frame.map_or(unknown, |frame| {
@@ -95,7 +102,7 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
             Address { kind: frame.kind, absolute, stated, module }
         }));
     }
-    for (number, frame) in generated_names(recording) {
+    for (number, frame) in generated_names_of(recording, &used) {
         stacks.name_generated(number, frame);
     }
     for number in 1..tree.len() as u32 {

@@ -73,6 +73,18 @@ impl InterpretedCode {
         }
     }
 
+    /// Returns the placeholder for code that an image of memory does not have.
+    pub(crate) fn unreadable() -> Self {
+        Self {
+            file: Arc::from(""),
+            function: Arc::from(PythonCode::NO_CODE),
+            first_line: 0,
+            // An empty table of this format has no lines.
+            format: LineTableFormat::Python311,
+            line_table: Vec::new(),
+        }
+    }
+
     /// Names the frame whose instruction is at a byte offset.
     #[must_use]
     pub fn source_frame(&self, offset: u32) -> SourceFrame {

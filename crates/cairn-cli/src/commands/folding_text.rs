@@ -66,16 +66,18 @@ pub(crate) fn folding_notes(questions: &Questions<'_>, folded: usize) -> Vec<Str
 
 /// `27 frames of the stacks shown are folded`; nothing for none.
 pub(crate) fn folded_text(folded: usize) -> Option<String> {
-    let (verb, them) = if folded == 1 { ("is", "it") } else { ("are", "them") };
-    let frames = counted(folded as u64, "frame");
-    (folded > 0).then(|| format!("{frames} of the stacks shown {verb} folded: --internals shows {them}"))
+    folded_of(folded, "the stacks shown", "shows")
 }
 
 /// `27 frames of all stacks are folded`, for files of other tools; nothing for none.
 pub(crate) fn folded_note(folded: usize) -> Option<String> {
+    folded_of(folded, "all stacks", "writes")
+}
+
+fn folded_of(folded: usize, stacks: &str, unfolds: &str) -> Option<String> {
     let (verb, them) = if folded == 1 { ("is", "it") } else { ("are", "them") };
     let frames = counted(folded as u64, "frame");
-    (folded > 0).then(|| format!("{frames} of all stacks {verb} folded: --internals writes {them}"))
+    (folded > 0).then(|| format!("{frames} of {stacks} {verb} folded: --internals {unfolds} {them}"))
 }
 
 /// `wrappers found: zmalloc, zcalloc (99 % of the bytes)`.

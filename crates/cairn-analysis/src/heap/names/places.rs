@@ -309,13 +309,7 @@ impl Names<'_> {
     /// The names from the innermost frame to the position must have been found.
     #[must_use]
     pub fn folded_inside(&self, stack: u32, position: Position) -> usize {
-        if stack == LOST_STACK || position.stack == LOST_STACK {
-            return 0;
-        }
-        let is_folded = |&line: &LineId| self.is_folded(line);
-        let inner = self.stacks.path(stack).take_while(|&on_path| on_path != position.stack);
-        let here = self.at(position.stack).iter().take(position.inlined as usize);
-        inner.flat_map(|on_path| self.at(on_path)).chain(here).filter(|line| is_folded(line)).count()
+        self.lines_inside(stack, position).filter(|&line| self.is_folded(line)).count()
     }
 
     /// How many frames of a stack are further in than a position of it.
@@ -323,11 +317,16 @@ impl Names<'_> {
     /// The names from the innermost frame to the position must have been found.
     #[must_use]
     pub fn frames_inside(&self, stack: u32, position: Position) -> usize {
-        if stack == LOST_STACK || position.stack == LOST_STACK {
-            return 0;
-        }
-        let inner = self.stacks.path(stack).take_while(|&on_path| on_path != position.stack);
-        inner.map(|on_path| self.at(on_path).len()).sum::<usize>() + position.inlined as usize
+        self.lines_inside(stack, position).count()
+    }
+
+    /// The frames of a stack that are further in than a position of it, innermost first.
+    fn lines_inside(&self, stack: u32, position: Position) -> impl Iterator<Item = LineId> {
+        let is_known = stack != LOST_STACK && position.stack != LOST_STACK;
+        let path = is_known.then(|| self.stacks.path(stack)).into_iter().flatten();
+        let inner = path.take_while(move |&on_path| on_path != position.stack);
+        let here = is_known.then(|| self.at(position.stack).iter().take(position.inlined as usize));
+        inner.flat_map(|on_path| self.at(on_path)).chain(here.into_iter().flatten()).copied()
     }
 
     /// The function of a position.
