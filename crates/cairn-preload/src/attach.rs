@@ -34,7 +34,9 @@ use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::next::{self, Dynamic, Module, Symbol};
-use crate::{recorder, start, system};
+#[cfg(target_arch = "x86_64")]
+use crate::runtimes;
+use crate::{python, recorder, start, system};
 
 /// One hooked function.
 #[derive(Clone, Copy)]
@@ -326,6 +328,8 @@ enum Task {
     Follow,
     /// Bind the symbols only.
     Deep,
+    /// Find the runtimes whose frames and allocators are recorded.
+    Runtimes,
     /// Restore all bindings.
     Out,
 }
@@ -358,7 +362,18 @@ pub(crate) extern "C" fn do_task(frame: u64) {
         change_symbols(hooks, Direction::In);
     } else if task == Task::Follow as u32 {
         change_slots(hooks, Direction::In);
+    } else if task == Task::Runtimes as u32 {
+        each_linked_module(|module| {
+            // SAFETY: a loaded module, which stays while the loader's lock is held.
+            unsafe {
+                python::attach_to(module);
+                #[cfg(target_arch = "x86_64")]
+                runtimes::examine(module);
+            }
+        });
     } else {
+        // SAFETY: as above.
+        each_linked_module(|module| unsafe { python::detach_from(module) });
         change_symbols(hooks, Direction::Out);
         change_slots(hooks, Direction::Out);
     }
@@ -387,6 +402,8 @@ fn attach(work: &Work, text: &[u8]) -> Answer {
         return failure;
     }
     recorder::note_bypassing_slots(PASSING.load(Ordering::Relaxed));
+    // If it is interrupted, stacks have native frames alone.
+    work.under_lock(Task::Runtimes);
     if !asked.begins_paused {
         recorder::resume();
     }
@@ -632,6 +649,18 @@ fn each_module(mut look: impl FnMut(&Loaded<'_>)) {
         }
         first += listed.count;
     }
+}
+
+/// Calls `look` with each module that has a dynamic section, as [`each_module`] does.
+fn each_linked_module(mut look: impl FnMut(&Module)) {
+    each_module(|loaded| {
+        if let Some(dynamic) = loaded.header(PT_DYNAMIC) {
+            let section = loaded.bias.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
+            // SAFETY: the dynamic section of a module that is loaded with that bias.
+            let module = unsafe { Module::at(loaded.bias, section) };
+            look(&module);
+        }
+    });
 }
 
 impl Loaded<'_> {

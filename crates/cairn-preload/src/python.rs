@@ -24,9 +24,13 @@ pub(crate) fn set_wanted(is_wanted: bool) {
     IS_WANTED.store(is_wanted, Ordering::Relaxed);
 }
 
+fn is_wanted() -> bool {
+    IS_WANTED.load(Ordering::Relaxed) && !crate::recorder::forbids_system_calls()
+}
+
 /// Searches all modules for interpreters that are not known yet.
 pub(crate) fn find() {
-    if IS_WANTED.load(Ordering::Relaxed) && !crate::recorder::forbids_system_calls() {
+    if is_wanted() {
         // SAFETY: the callback has the type that the function calls, and uses no data.
         unsafe { libc::dl_iterate_phdr(Some(on_module), core::ptr::null_mut()) };
     }
@@ -47,6 +51,39 @@ unsafe extern "C" fn on_module(info: *mut libc::dl_phdr_info, _: usize, _: *mut 
         unsafe { examine(&Module::at(info.dlpi_addr, section)) };
     }
     0
+}
+
+/// Reads the frames of the interpreter in this module, if there is one; records its allocators.
+///
+/// # Safety
+///
+/// The module is loaded, and stays until this function returns.
+pub(crate) unsafe fn attach_to(module: &Module) {
+    if is_wanted() {
+        // SAFETY: the caller's promise.
+        unsafe { examine(module) };
+    }
+}
+
+/// Gives the allocators back to the interpreter in this module, if there is one.
+///
+/// The end of its code objects is still noticed, so that a later recording confuses none.
+///
+/// # Safety
+///
+/// As for [`attach_to`].
+pub(crate) unsafe fn detach_from(module: &Module) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: the caller promises a loaded module.
+        let symbol = |name: &CStr| unsafe { module.exported(name) };
+        if symbol(c"_PyRuntime").is_some() {
+            // SAFETY: the functions of one loaded interpreter.
+            unsafe { hooks::python::remove(allocator_functions(symbol)) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = module;
 }
 
 /// # Safety
@@ -80,12 +117,9 @@ unsafe fn examine(module: &Module) {
                 return;
             }
         }
-        let functions = AllocatorFunctions {
-            read: address(c"PyMem_GetAllocator"),
-            write: address(c"PyMem_SetAllocator"),
-        };
+        let functions = allocator_functions(symbol);
         // SAFETY: the functions of one loaded interpreter. It does not run yet; or this is called
-        // by a hook of the loader, in a thread that may call it as well.
+        // by a hook of the loader, or in a thread that was stopped outside of the allocators.
         unsafe { hooks::python::install(functions) };
         if sets_allocators() {
             hooks::python::watch(functions);
@@ -97,6 +131,12 @@ unsafe fn examine(module: &Module) {
         let state = InterpreterState::OtherProcessor;
         crate::recorder::note_interpreter(0, state);
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn allocator_functions(symbol: impl Fn(&CStr) -> Option<(u64, u64)>) -> AllocatorFunctions {
+    let address = |name: &CStr| symbol(name).map_or(0, |(address, _)| address);
+    AllocatorFunctions { read: address(c"PyMem_GetAllocator"), write: address(c"PyMem_SetAllocator") }
 }
 
 /// Whether the environment makes interpreters set their allocators. `malloc` alone needs no hooks.

@@ -47,7 +47,7 @@ unsafe extern "C" fn on_module(info: *mut libc::dl_phdr_info, _: usize, _: *mut 
 /// # Safety
 ///
 /// The tables are a loaded module's.
-unsafe fn examine(module: &Module) {
+pub(crate) unsafe fn examine(module: &Module) {
     // SAFETY: the caller promises a loaded module.
     let address = |name| unsafe { module.exported(name) }.map(|(address, _)| address);
     if address(c"__register_frame").is_some() {

@@ -359,6 +359,7 @@ pub(crate) fn prepare_attached(text: &[u8]) -> Result<Attached<'_>, ()> {
     let mut options = Options::parse(text).map_err(|_| ())?;
     let begins_paused = core::mem::replace(&mut options.begins_paused, true);
     WITH_MAPPINGS.store(options.with_mappings, Ordering::Relaxed);
+    python::set_wanted(options.with_python);
     Ok(Attached { options, begins_paused })
 }
 

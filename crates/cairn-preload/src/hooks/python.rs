@@ -7,6 +7,11 @@
 //!
 //! A large request goes on to `malloc`, whose hook must not record it again: as with any allocator
 //! that calls itself, the outermost call alone is recorded ([`nesting`]).
+//!
+//! An attached recording puts the hooks into an interpreter that runs, by a thread that need not
+//! have the interpreter's lock. So the hooks leave the allocator's context as it is: the
+//! interpreter's other threads may read one word of an allocator before the change and the next one
+//! after it, and every mixture of the two allocators works.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -22,10 +27,27 @@ use crate::{nesting, next, recorder};
 #[derive(Clone, Copy)]
 struct Allocator {
     context: *const c_void,
+    functions: Functions,
+}
+
+/// The functions of an allocator. Each takes the allocator's context first.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Functions {
     malloc: Malloc,
     calloc: Calloc,
     realloc: Realloc,
     free: unsafe extern "C" fn(*const c_void, Block),
+}
+
+impl Allocator {
+    fn is_same(&self, other: &Self) -> bool {
+        let words = |it: &Self| {
+            let Functions { malloc, calloc, realloc, free } = it.functions;
+            [it.context as usize, malloc as usize, calloc as usize, realloc as usize, free as usize]
+        };
+        words(self) == words(other)
+    }
 }
 
 type Malloc = unsafe extern "C" fn(*const c_void, usize) -> Block;
@@ -42,25 +64,57 @@ pub(crate) struct AllocatorFunctions {
     pub(crate) write: u64,
 }
 
+impl AllocatorFunctions {
+    /// # Safety
+    ///
+    /// - The functions are those of a loaded interpreter.
+    unsafe fn both(self) -> Option<(AllocatorFunction, AllocatorFunction)> {
+        if self.read == 0 || self.write == 0 {
+            return None;
+        }
+        // SAFETY: not 0, so functions of these names, which have this type, by contract.
+        let function = |address: u64| unsafe { core::mem::transmute::<u64, AllocatorFunction>(address) };
+        Some((function(self.read), function(self.write)))
+    }
+}
+
+/// # Safety
+///
+/// - `read` is `PyMem_GetAllocator` of a loaded interpreter, and the domain exists.
+unsafe fn allocator_of(read: AllocatorFunction, domain: c_int) -> Allocator {
+    let mut allocator = core::mem::MaybeUninit::<Allocator>::uninit();
+    // SAFETY: the caller promises the function, which fills the structure.
+    unsafe {
+        read(domain, allocator.as_mut_ptr());
+        allocator.assume_init()
+    }
+}
+
 /// The domains MEM and OBJ.
 const DOMAINS: [c_int; 2] = [1, 2];
 
-/// Allocators that were replaced; 16, two for each of four interpreters, twice.
+/// Allocators that can be replaced; 16, two for each of four interpreters, twice.
 const MOST_REPLACED: usize = 16;
 
-/// Allocators as they were before, to which the hooks pass on. A hook's context is the address of
-/// one of them, so none is ever written again.
+/// An allocator as it was before, to which the hooks of one number pass on. It is never written
+/// again.
 struct Replaced {
-    places: [UnsafeCell<Option<Allocator>>; MOST_REPLACED],
-    count: AtomicUsize,
+    allocator: UnsafeCell<Option<Allocator>>,
+    /// `PyMem_SetAllocator` of its interpreter; 0 until the allocator is written.
+    write: AtomicU64,
+    domain: AtomicU64,
 }
 
-// SAFETY: a place is written once, by the thread that has taken its number, before any other thread
-// can have its address.
+// SAFETY: the allocator is written once, by the thread that has taken its number, before `write`
+// and before its hooks are in use.
 unsafe impl Sync for Replaced {}
 
-static REPLACED: Replaced =
-    Replaced { places: [const { UnsafeCell::new(None) }; MOST_REPLACED], count: AtomicUsize::new(0) };
+static REPLACED: [Replaced; MOST_REPLACED] = [const {
+    Replaced { allocator: UnsafeCell::new(None), write: AtomicU64::new(0), domain: AtomicU64::new(0) }
+}; MOST_REPLACED];
+
+/// Numbers that are taken.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The functions of an interpreter whose hooks are to be put back; 0 when there is none.
 static WATCHED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -87,12 +141,12 @@ pub(crate) fn put_back() {
 fn put_back_watched() {
     let read = WATCHED[0].load(Ordering::Acquire);
     let functions = AllocatorFunctions { read, write: WATCHED[1].load(Ordering::Relaxed) };
-    let before = REPLACED.count.load(Ordering::Relaxed);
+    let before = TAKEN.load(Ordering::Relaxed);
     // SAFETY: the functions of an interpreter that was found. They copy a structure, under a lock
     // of their own from 3.12 on, under which nothing allocates.
     unsafe { install(functions) };
     // Once is enough: a second time, the program itself has set an allocator.
-    if REPLACED.count.load(Ordering::Relaxed) != before {
+    if TAKEN.load(Ordering::Relaxed) != before {
         WATCHED[0].store(0, Ordering::Release);
     }
 }
@@ -101,58 +155,83 @@ fn put_back_watched() {
 ///
 /// # Safety
 ///
-/// - The functions are those of a loaded interpreter, which either does not run yet, or which this
-///   thread may call.
+/// - The functions are those of a loaded interpreter, and this thread is in neither of them.
 pub(crate) unsafe fn install(functions: AllocatorFunctions) {
-    if functions.read == 0 || functions.write == 0 {
-        return;
-    }
-    // SAFETY: not 0, so functions of these names, which have this type, by contract.
-    let (read, write) = unsafe {
-        let function = |address: u64| core::mem::transmute::<u64, AllocatorFunction>(address);
-        (function(functions.read), function(functions.write))
-    };
+    // SAFETY: the caller promises a loaded interpreter.
+    let Some((read, write)) = (unsafe { functions.both() }) else { return };
     for domain in DOMAINS {
-        let mut present = core::mem::MaybeUninit::<Allocator>::uninit();
-        // SAFETY: the function fills the structure for a domain that exists.
-        let present = unsafe {
-            read(domain, present.as_mut_ptr());
-            present.assume_init()
-        };
-        if present.malloc as usize == hooked_malloc as *const () as usize {
+        // SAFETY: a domain that exists.
+        let present = unsafe { allocator_of(read, domain) };
+        if hooked_number(&present).is_some() {
             continue;
         }
-        let number = REPLACED.count.fetch_add(1, Ordering::Relaxed);
-        let Some(place) = REPLACED.places.get(number) else { return };
-        // SAFETY: the number is this call's alone, and nobody has the address yet.
-        unsafe { *place.get() = Some(present) };
+        let Some(number) = number_for(functions.write, domain, &present) else { return };
+        let Some(hooks) = HOOKS.get(number) else { return };
         // From here on `malloc` may be called by a function that is recorded itself.
         next::expect_nesting();
-        // SAFETY: the entries have these types: they take the arguments of the hooks below, without
-        // the registers that the entries add.
-        let mut hooks = unsafe {
-            Allocator {
-                context: place.get().cast_const().cast(),
-                malloc: core::mem::transmute::<*const (), Malloc>(hooked_malloc as *const ()),
-                calloc: core::mem::transmute::<*const (), Calloc>(hooked_calloc as *const ()),
-                realloc: core::mem::transmute::<*const (), Realloc>(hooked_realloc as *const ()),
-                free: hooked_free,
-            }
-        };
+        let mut hooks = Allocator { context: present.context, functions: *hooks };
         // SAFETY: the function copies the structure.
         unsafe { write(domain, &raw mut hooks) };
     }
 }
 
-/// The allocator behind a hook.
+/// Returns the number of hooks that pass on to `allocator`: that of an earlier recording, or a new
+/// one. `None` if there is no number left.
+fn number_for(write: u64, domain: c_int, allocator: &Allocator) -> Option<usize> {
+    let is_same = |replaced: &Replaced| {
+        replaced.write.load(Ordering::Acquire) == write
+            && replaced.domain.load(Ordering::Relaxed) == domain as u64
+            // SAFETY: `write` is not 0, so the allocator was written.
+            && unsafe { *replaced.allocator.get() }.is_some_and(|before| before.is_same(allocator))
+    };
+    if let Some(number) = REPLACED.iter().position(is_same) {
+        return Some(number);
+    }
+    let number = TAKEN.fetch_add(1, Ordering::Relaxed);
+    let replaced = REPLACED.get(number)?;
+    // SAFETY: the number is this call's alone, and its hooks are not in use yet.
+    unsafe { *replaced.allocator.get() = Some(*allocator) };
+    replaced.domain.store(domain as u64, Ordering::Relaxed);
+    replaced.write.store(write, Ordering::Release);
+    Some(number)
+}
+
+/// Gives the allocators back to an interpreter, where no other allocator has replaced the hooks
+/// since.
 ///
 /// # Safety
 ///
-/// - `context` is the one that [`install`] has given to the interpreter.
+/// - As for [`install`].
+pub(crate) unsafe fn remove(functions: AllocatorFunctions) {
+    // SAFETY: the caller promises a loaded interpreter.
+    let Some((read, write)) = (unsafe { functions.both() }) else { return };
+    for domain in DOMAINS {
+        // SAFETY: a domain that exists.
+        let present = unsafe { allocator_of(read, domain) };
+        let replaced = hooked_number(&present).and_then(|number| REPLACED.get(number));
+        // SAFETY: these hooks are in use, so that the allocator behind them was written.
+        if let Some(mut before) = replaced.and_then(|replaced| unsafe { *replaced.allocator.get() }) {
+            // SAFETY: the function copies the structure.
+            unsafe { write(domain, &raw mut before) };
+        }
+    }
+}
+
+/// Returns the number of the hooks that an allocator is; `None` if it is another allocator.
+fn hooked_number(allocator: &Allocator) -> Option<usize> {
+    HOOKS.iter().position(|hooks| allocator.functions.malloc as usize == hooks.malloc as usize)
+}
+
+/// The allocator behind the hooks of this number.
+///
+/// # Safety
+///
+/// - [`install`] has put these hooks into an interpreter.
 #[inline(always)]
-unsafe fn behind(context: *const c_void) -> &'static Allocator {
-    // SAFETY: by contract, the address of a place that was filled before and stays.
-    unsafe { (*context.cast::<Option<Allocator>>()).as_ref().unwrap_unchecked() }
+unsafe fn behind<const NUMBER: usize>() -> &'static Allocator {
+    // SAFETY: the number is one of an array of hooks of that length; by contract, the allocator was
+    // written before, and it stays.
+    unsafe { (*REPLACED.get_unchecked(NUMBER).allocator.get()).as_ref().unwrap_unchecked() }
 }
 
 /// Calls `allocate`, and records its block unless this thread is inside of another allocation.
@@ -165,36 +244,77 @@ fn noted(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block
     })
 }
 
-/// Defines `$name` as [`crate::arch::entry`] does, without exporting it.
+/// Defines `$name` as [`crate::arch::entry`] does, for each number of hooks, without exporting it.
 macro_rules! inner_entry {
-    ($arguments:tt $name:ident => $hook:path) => {
+    ($arguments:tt $name:ident => $hook:ident) => {
         /// # Safety
         ///
         /// The contract is that of the interpreter's allocator.
         #[unsafe(naked)]
-        unsafe extern "C" fn $name() {
-            cairn_recorder::jump_with_call_site!($arguments, $hook)
+        unsafe extern "C" fn $name<const NUMBER: usize>() {
+            cairn_recorder::jump_with_call_site!($arguments, $hook::<NUMBER>)
         }
     };
 }
 
+/// The hooks of each number.
+static HOOKS: [Functions; MOST_REPLACED] = [
+    hooks::<0>(),
+    hooks::<1>(),
+    hooks::<2>(),
+    hooks::<3>(),
+    hooks::<4>(),
+    hooks::<5>(),
+    hooks::<6>(),
+    hooks::<7>(),
+    hooks::<8>(),
+    hooks::<9>(),
+    hooks::<10>(),
+    hooks::<11>(),
+    hooks::<12>(),
+    hooks::<13>(),
+    hooks::<14>(),
+    hooks::<15>(),
+];
+
+const fn hooks<const NUMBER: usize>() -> Functions {
+    // SAFETY: the entries have these types: they take the arguments of the hooks below, without the
+    // registers that the entries add.
+    unsafe {
+        Functions {
+            malloc: core::mem::transmute::<Entry, Malloc>(hooked_malloc::<NUMBER>),
+            calloc: core::mem::transmute::<Entry, Calloc>(hooked_calloc::<NUMBER>),
+            realloc: core::mem::transmute::<Entry, Realloc>(hooked_realloc::<NUMBER>),
+            free: hooked_free::<NUMBER>,
+        }
+    }
+}
+
+type Entry = unsafe extern "C" fn();
+
 inner_entry! { 2 hooked_malloc => on_malloc }
 /// # Safety
 ///
-/// As for the allocator behind `context`, which is the one of [`install`]. `pc`, `sp` and `fp` are
-/// registers of the caller, which waits for this function.
-unsafe extern "C" fn on_malloc(context: *const c_void, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
-    // SAFETY: the interpreter passes the context that `install` has given to it.
-    let real = unsafe { behind(context) };
-    // SAFETY: the caller's arguments, with the allocator's own context.
-    noted(size, CallSite { pc, sp, fp }, || unsafe { (real.malloc)(real.context, size) })
+/// [`install`] has put the hooks of this number into the interpreter that calls. `pc`, `sp` and
+/// `fp` are registers of the caller, which waits for this function.
+unsafe extern "C" fn on_malloc<const NUMBER: usize>(
+    context: *const c_void,
+    size: usize,
+    pc: u64,
+    sp: u64,
+    fp: u64,
+) -> Block {
+    // SAFETY: `install` has put the hooks of this number into the interpreter that calls.
+    let real = unsafe { behind::<NUMBER>() };
+    // SAFETY: the caller's arguments.
+    noted(size, CallSite { pc, sp, fp }, || unsafe { (real.functions.malloc)(context, size) })
 }
 
 inner_entry! { 3 hooked_calloc => on_calloc }
 /// # Safety
 ///
 /// As for [`on_malloc`].
-unsafe extern "C" fn on_calloc(
+unsafe extern "C" fn on_calloc<const NUMBER: usize>(
     context: *const c_void,
     count: usize,
     size: usize,
@@ -202,10 +322,10 @@ unsafe extern "C" fn on_calloc(
     sp: u64,
     fp: u64,
 ) -> Block {
-    // SAFETY: the interpreter passes the context that `install` has given to it.
-    let real = unsafe { behind(context) };
-    // SAFETY: the caller's arguments, with the allocator's own context.
-    let allocate = || unsafe { (real.calloc)(real.context, count, size) };
+    // SAFETY: `install` has put the hooks of this number into the interpreter that calls.
+    let real = unsafe { behind::<NUMBER>() };
+    // SAFETY: the caller's arguments.
+    let allocate = || unsafe { (real.functions.calloc)(context, count, size) };
     noted(count.wrapping_mul(size), CallSite { pc, sp, fp }, allocate)
 }
 
@@ -213,7 +333,7 @@ inner_entry! { 3 hooked_realloc => on_realloc }
 /// # Safety
 ///
 /// As for [`on_malloc`].
-unsafe extern "C" fn on_realloc(
+unsafe extern "C" fn on_realloc<const NUMBER: usize>(
     context: *const c_void,
     old: Block,
     size: usize,
@@ -221,10 +341,10 @@ unsafe extern "C" fn on_realloc(
     sp: u64,
     fp: u64,
 ) -> Block {
-    // SAFETY: the interpreter passes the context that `install` has given to it.
-    let real = unsafe { behind(context) };
-    // SAFETY: the caller's arguments, with the allocator's own context.
-    let reallocate = || unsafe { (real.realloc)(real.context, old, size) };
+    // SAFETY: `install` has put the hooks of this number into the interpreter that calls.
+    let real = unsafe { behind::<NUMBER>() };
+    // SAFETY: the caller's arguments.
+    let reallocate = || unsafe { (real.functions.realloc)(context, old, size) };
     let site = CallSite { pc, sp, fp };
     if old.is_null() {
         return noted(size, site, reallocate);
@@ -243,12 +363,12 @@ unsafe extern "C" fn on_realloc(
 /// # Safety
 ///
 /// As for [`on_malloc`].
-unsafe extern "C" fn hooked_free(context: *const c_void, block: Block) {
-    // SAFETY: the interpreter passes the context that `install` has given to it.
-    let real = unsafe { behind(context) };
+unsafe extern "C" fn hooked_free<const NUMBER: usize>(context: *const c_void, block: Block) {
+    // SAFETY: `install` has put the hooks of this number into the interpreter that calls.
+    let real = unsafe { behind::<NUMBER>() };
     if !block.is_null() && !nesting::is_inside() && !recorder::is_at_rest() {
         recorder::freeing(block as u64, || u64::MAX);
     }
-    // SAFETY: the caller's block, with the allocator's own context.
-    nesting::outermost_inline(|| unsafe { (real.free)(real.context, block) }, |()| ());
+    // SAFETY: the caller's block.
+    nesting::outermost_inline(|| unsafe { (real.functions.free)(context, block) }, |()| ());
 }
