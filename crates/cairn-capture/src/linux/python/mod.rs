@@ -15,6 +15,7 @@
 
 mod chain;
 mod codes;
+mod current_state;
 mod memory;
 mod merge;
 mod room;
@@ -30,6 +31,7 @@ pub(crate) use merge::{PythonThread, with_python_frames};
 use cairn_format::AbsoluteAddress;
 use cairn_unwind::python::{ChainKind, Layout, TYPE_DEALLOC, TYPE_NAME};
 use codes::Codes;
+use current_state::{CurrentState, StateFunction};
 use memory::{Guarded, Words};
 
 use crate::linux::modules::identity_of_loaded;
@@ -51,7 +53,6 @@ pub struct PythonSymbols {
     pub evaluation: (u64, u64),
 }
 
-type StateFunction = unsafe extern "C" fn() -> *mut c_void;
 type FreeFunction = unsafe extern "C" fn(*mut c_void);
 
 /// An interpreter whose frames are read.
@@ -62,7 +63,7 @@ pub(crate) struct Interpreter {
     /// True when the current state is that of this thread, and not that of the thread with the
     /// lock.
     is_current_of_thread: bool,
-    current_state: StateFunction,
+    current_state: CurrentState,
     own_state: StateFunction,
     /// The evaluation function's code, for versions without marks.
     evaluation: (u64, u64),
@@ -194,7 +195,8 @@ unsafe fn add(symbols: &PythonSymbols) -> Result<(), InterpreterState> {
         code_type,
         finalizing: runtime.wrapping_add(layout.runtime_finalizing),
         is_current_of_thread: version >= FIRST_OF_THREAD,
-        current_state: function(current_state),
+        // SAFETY: the caller promises a loaded interpreter.
+        current_state: unsafe { CurrentState::of(function(current_state), &Guarded) },
         own_state: function(own_state),
         evaluation,
         is_trusted: AtomicBool::new(false),
@@ -257,7 +259,7 @@ impl Interpreter {
         // frames.
         let (current, own) = unsafe {
             if self.is_current_of_thread {
-                let current = (self.current_state)() as u64;
+                let current = self.current_state.get();
                 if current != 0 {
                     return Some(ThreadState { address: current, is_stable: true });
                 }
@@ -265,7 +267,7 @@ impl Interpreter {
             } else {
                 match (self.own_state)() as u64 {
                     0 => return None,
-                    own => ((self.current_state)() as u64, own),
+                    own => (self.current_state.get(), own),
                 }
             }
         };
