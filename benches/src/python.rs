@@ -54,7 +54,7 @@ fn run_in(directory: &Path, rounds: usize, only: &[&str]) -> Result<(), String> 
     let probe = heap::build_probe(directory)?;
     let python = std::env::var(INTERPRETER).unwrap_or_else(|_| "/usr/bin/python3".to_owned());
     print!("{}", machine::description());
-    println!("- Python: {} ({python})", heap::version(&python));
+    println!("- Python: {}", heap::version(&python));
     println!("- memray: {}", memray_version(&python).unwrap_or_else(|| "missing".to_owned()));
     println!("- heaptrack: {}", heap::version("heaptrack"));
     println!("- {rounds} rounds; times are multiples of the plain run's processor time: median, and least\n");

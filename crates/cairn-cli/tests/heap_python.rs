@@ -9,7 +9,7 @@ mod support;
 use std::path::PathBuf;
 use std::process::Command;
 
-use cairn_recording::{InterpreterState, PcKind, Recording, StackId};
+use cairn_recording::{Finding, InterpreterState, LossKind, PcKind, Recording, StackId};
 use support::{cairn, run, scratch};
 
 const PROGRAM: &str = "\
@@ -26,8 +26,17 @@ os._exit(0)
 
 /// Records the program with these options; `None` without a Python whose frames are read.
 fn recorded(test: &str, options: &[&str], environment: &[(&str, &str)]) -> Option<(PathBuf, Recording)> {
+    recorded_program(PROGRAM, test, options, environment)
+}
+
+fn recorded_program(
+    program: &str,
+    test: &str,
+    options: &[&str],
+    environment: &[(&str, &str)],
+) -> Option<(PathBuf, Recording)> {
     let directory = scratch(test);
-    std::fs::write(directory.join("program.py"), PROGRAM).unwrap();
+    std::fs::write(directory.join("program.py"), program).unwrap();
     let path = directory.join("python.cairn");
     let python = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
     let Some(python) = python.ok().filter(|output| output.status.success()) else {
@@ -108,6 +117,59 @@ fn settings_of_pythons_allocator_hide_no_object() {
         let environment = [("PYTHONMALLOC", setting)];
         let Some((_, recording)) = recorded("python_setting", &[], &environment) else { return };
         assert_eq!(made_by_load(&recording), 6000, "PYTHONMALLOC={setting}");
+    }
+}
+
+/// A function of a subinterpreter allocates, called by a function of the main one.
+const WITH_SUBINTERPRETER: &str = "\
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+import os
+
+INNER = 'def inner(): return [bytes(777) for _ in range(500)]\\ndef middle(): return inner()\\nmade = middle()'
+
+def outer():
+    interpreters.run_string(interpreters.create(), INNER)
+
+outer()
+os._exit(0)
+";
+
+#[test]
+fn frames_of_a_subinterpreter_are_its_own_or_counted() {
+    /// Header, data, and the zero behind them.
+    const SIZE: u64 = 33 + 777;
+    #[derive(Default)]
+    struct Sized(Vec<StackId>);
+    impl cairn_recording::Events for Sized {
+        fn alloc(&mut self, event: &cairn_recording::Alloc) {
+            if event.size_bytes == SIZE {
+                self.0.push(event.stack);
+            }
+        }
+    }
+    let Some((_, recording)) = recorded_program(WITH_SUBINTERPRETER, "python_sub", &[], &[]) else { return };
+    let mut made = Sized::default();
+    recording.read(&cairn_recording::Wanted::HEAP, &mut made).unwrap();
+    let with_frames = made.0.iter().filter(|stack| {
+        let names = names(&recording, **stack);
+        assert!(names.is_empty() || names.ends_with(&["inner".into(), "middle".into(), "<module>".into()]));
+        !names.is_empty()
+    });
+    let with_frames = with_frames.count();
+    let version = recording.interpreters()[0].version_text().unwrap();
+    let minor: u32 = version.split('.').nth(1).unwrap().parse().unwrap();
+    if minor >= 12 {
+        assert!(with_frames >= 500, "{with_frames} of {}", made.0.len());
+    } else {
+        assert_eq!(with_frames, 0);
+        let unread = recording.findings().iter().find_map(|finding| match finding {
+            Finding::Lost { kind: LossKind::UnreadFrames, count } => Some(*count),
+            _ => None,
+        });
+        assert!(unread >= Some(500), "{unread:?}");
     }
 }
 

@@ -219,6 +219,26 @@ fn python_frames_of_core_files_equal_the_interpreters_own() {
     }
 }
 
+/// The thread has a state in each of two interpreters. 3.8 and 3.9 do not say which calls are
+/// whose.
+#[test]
+fn python_frames_of_a_subinterpreter_lead_to_the_main_one() {
+    for python in supported_pythons() {
+        let mut program = Program::start(&python, "subinterpreter.py", &[]);
+        let expected = program.reported();
+        asleep::wait_until_asleep(program.child.id());
+        let read = while_stopped(program.child.id(), read).unwrap();
+        if version(&python) < Some((3, 10)) {
+            let thread = &read[expected.keys().next().unwrap()];
+            let [note] = thread.notes.as_slice() else { panic!("{thread:?}") };
+            assert!(thread.frames.is_empty() && note.to_string().contains("several interpreters"), "{note}");
+            continue;
+        }
+        let frames = check(&python, &expected, &read);
+        println!("{}: {frames} frames", python.display());
+    }
+}
+
 #[test]
 fn python_frames_of_running_threads_are_in_order() {
     /// Outermost first; the last frames of the list may be missing.

@@ -348,8 +348,8 @@ impl fmt::Display for Finding {
                 ),
                 LossKind::UnreadFrames => write!(
                     f,
-                    "{count} stacks have native frames only: their Python frames could not be read, or lay below more \
-                     than 4096 native frames"
+                    "{count} stacks have native frames only: their Python frames could not be read, lay below more \
+                     than 4096 native frames, or were of a subinterpreter of Python 3.11 or older"
                 ),
                 LossKind::Passing => write!(
                     f,

@@ -27,7 +27,7 @@ use super::chain::{self, Followed, Link};
 use super::codes::{CodeNumber, NameRoom, NoCode};
 use super::memory::{Direct, Guarded, Words};
 use super::room::Room;
-use super::{CODES, Interpreter, ThreadState, count_unread, interpreters};
+use super::{Access, CODES, Interpreter, ThreadState, count_unread, interpreters};
 use crate::CallSite;
 use crate::linux::arch::Rule;
 use crate::linux::index::MIX;
@@ -189,7 +189,10 @@ unsafe fn merged(
     thread: &mut PythonThread,
     stack: NativeStack<'_>,
 ) -> Result<u32, NotMerged> {
-    let hash = if state.is_stable && interpreter.is_trusted.load(Ordering::Relaxed) {
+    if state.access == Access::Unknown {
+        return Err(NotMerged);
+    }
+    let hash = if state.access == Access::Direct && interpreter.is_trusted.load(Ordering::Relaxed) {
         // SAFETY: this thread has the interpreter's lock, so its own frames and their code objects
         // stay as they are until this function returns.
         let memory = unsafe { Direct::new() };

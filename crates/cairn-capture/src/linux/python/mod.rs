@@ -29,7 +29,7 @@ pub use codes::CodeContents;
 pub(crate) use merge::{PythonThread, with_python_frames};
 
 use cairn_format::AbsoluteAddress;
-use cairn_unwind::python::{ChainKind, Layout, TYPE_DEALLOC, TYPE_NAME};
+use cairn_unwind::python::{ChainKind, Layout, TYPE_DEALLOC, TYPE_NAME, ThreadListLayout};
 use codes::Codes;
 use current_state::{CurrentState, StateFunction};
 use memory::{Guarded, Words};
@@ -60,6 +60,8 @@ pub(crate) struct Interpreter {
     pub(super) layout: Layout,
     code_type: u64,
     finalizing: u64,
+    /// Thread state: its thread.
+    state_thread_id: u64,
     /// True when the current state is that of this thread, and not that of the thread with the
     /// lock.
     is_current_of_thread: bool,
@@ -194,6 +196,7 @@ unsafe fn add(symbols: &PythonSymbols) -> Result<(), InterpreterState> {
         layout,
         code_type,
         finalizing: runtime.wrapping_add(layout.runtime_finalizing),
+        state_thread_id: ThreadListLayout::of(version, runtime, &Guarded)?.state_thread_id,
         is_current_of_thread: version >= FIRST_OF_THREAD,
         // SAFETY: the caller promises a loaded interpreter.
         current_state: unsafe { CurrentState::of(function(current_state), &Guarded) },
@@ -245,8 +248,17 @@ fn check_code_type(code_type: u64) -> Result<(), InterpreterState> {
 #[derive(Clone, Copy)]
 pub(super) struct ThreadState {
     address: u64,
-    /// True when the thread has the interpreter's lock, so that its frames are stable.
-    is_stable: bool,
+    access: Access,
+}
+
+/// How the frames of a state can be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// The thread has the interpreter's lock, so that its frames are stable.
+    Direct,
+    ThroughKernel,
+    /// The frames that run may be those of another state.
+    Unknown,
 }
 
 impl Interpreter {
@@ -261,7 +273,7 @@ impl Interpreter {
             if self.is_current_of_thread {
                 let current = self.current_state.get();
                 if current != 0 {
-                    return Some(ThreadState { address: current, is_stable: true });
+                    return Some(ThreadState { address: current, access: Access::Direct });
                 }
                 (0, (self.own_state)() as u64)
             } else {
@@ -275,15 +287,26 @@ impl Interpreter {
             return None;
         }
         if own == current {
-            return Some(ThreadState { address: own, is_stable: true });
+            return Some(ThreadState { address: own, access: Access::Direct });
         }
-        self.state_without_lock(own)
+        self.state_without_lock(own, current)
     }
 
+    /// The state of a thread without the lock; `current` is the state of the thread that has it, up
+    /// to 3.11.
+    ///
+    /// Up to 3.11, if the current state has the number of this thread too, either this thread runs
+    /// a subinterpreter, or another thread runs one that this thread has made.
     #[cold]
     #[inline(never)]
-    fn state_without_lock(&self, own: u64) -> Option<ThreadState> {
-        (Guarded.word(self.finalizing) == Some(0)).then_some(ThreadState { address: own, is_stable: false })
+    fn state_without_lock(&self, own: u64, current: u64) -> Option<ThreadState> {
+        if Guarded.word(self.finalizing) != Some(0) {
+            return None;
+        }
+        let thread = |state: u64| Guarded.word(state.wrapping_add(self.state_thread_id));
+        let is_ambiguous = current != 0 && thread(current) == thread(own);
+        let access = if is_ambiguous { Access::Unknown } else { Access::ThroughKernel };
+        Some(ThreadState { address: own, access })
     }
 }
 
