@@ -21,8 +21,9 @@ pub(super) enum CurrentState {
     Function(StateFunction),
 }
 
-/// Bytes below the thread pointer that belong to no block of the allocator; 1,600, below the space
-/// that glibc reserves there for libraries that are loaded later (1,664).
+/// Bytes below the thread pointer that belong to no block of the allocator; 1,600.
+///
+/// glibc reserves 1,664 there for libraries that are loaded later.
 const OWN_BYTES: u64 = 1600;
 
 /// Forms of the code in front of the address of the variable's index.

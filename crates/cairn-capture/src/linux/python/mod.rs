@@ -292,8 +292,7 @@ impl Interpreter {
         self.state_without_lock(own, current)
     }
 
-    /// The state of a thread without the lock; `current` is the state of the thread that has it, up
-    /// to 3.11.
+    /// The state of a thread without the lock. Up to 3.11, `current` is that of the thread with it.
     ///
     /// Up to 3.11, if the current state has the number of this thread too, either this thread runs
     /// a subinterpreter, or another thread runs one that this thread has made.
