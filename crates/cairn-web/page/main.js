@@ -285,20 +285,20 @@ export class Page {
     const peak = model.peakOf(range);
     if (this.content.recording.times === 'none') {
       return {
-        peak: 'What was held at the peak.', held: 'What was held at the end.', leaked: `What was ${never}.${unfreedMeans}`,
-        allocated: 'What was allocated, freed or not.', count: 'How many blocks were allocated.',
-        temporary: `How many blocks were freed before their thread allocated again. ${TEMPORARY_NOTE}`,
+        peak: 'Held at the peak.', held: 'Held at the end.', leaked: `Blocks that were ${never}.${unfreedMeans}`,
+        allocated: 'Allocated, freed or not.', count: 'Number of blocks that were allocated.',
+        temporary: `Number of blocks that were freed before their thread allocated again. ${TEMPORARY_NOTE}`,
       }[id];
     }
     return {
       peak: peak.isExact
-        ? `What was held at the peak, after ${timeText(peak.nanos)}.`
-        : `What was held after ${timeText(peak.nanos)}: of the ends of the slices in the range, the one at which most was held.`,
-      held: `What was held after ${to}.`,
-      leaked: `What was ${range ? `allocated ${between} and ` : ''}${never}.${unfreedMeans}`,
-      allocated: `What was allocated ${between}, freed or not.`,
-      count: `How many blocks were allocated ${between}.`,
-      temporary: `How many blocks were freed ${between} before their thread allocated again. ${TEMPORARY_NOTE}`,
+        ? `Held at the peak, after ${timeText(peak.nanos)}.`
+        : `Held after ${timeText(peak.nanos)}: most among the ends of the slices in the range.`,
+      held: `Held after ${to}.`,
+      leaked: `Blocks that were ${range ? `allocated ${between} and ` : ''}${never}.${unfreedMeans}`,
+      allocated: `Allocated ${between}, freed or not.`,
+      count: `Number of blocks that were allocated ${between}.`,
+      temporary: `Number of blocks that were freed ${between} before their thread allocated again. ${TEMPORARY_NOTE}`,
     }[id];
   }
 

@@ -493,7 +493,7 @@ async function imported() {
   assert.match(await sums.$eval('#timeline', (canvas) => canvas.getAttribute('aria-label')), /sums and no times/);
   assert.equal(await sums.$eval('#from', (field) => field.parentElement.hidden), true);
   assert.equal(await sums.$eval('#metric', (select) => select.value), 'peak');
-  assert.equal(await text(sums, '#meaning'), 'What was held at the peak.');
+  assert.equal(await text(sums, '#meaning'), 'Held at the peak.');
   assert.doesNotMatch(await text(sums, '#summary'), /after|a second/);
   assert.match(await text(sums, '#about'), /This file has sums and no times\./);
   assert.ok((await functions(sums)).length > 3);

@@ -388,7 +388,7 @@ impl<'a, 'q, 'n, W: Write> CorePrinter<'a, 'q, 'n, W> {
         let answers = self.answers;
         for references in &answers.references {
             let (start, end) = (references.start, references.end);
-            self.heading(&format!("What points to {start:#x}, {} bytes", end - start))?;
+            self.heading(&format!("Pointers to {start:#x}, {} bytes", end - start))?;
             if references.found.is_empty() {
                 writeln!(self.output, "  nothing that the image has")?;
             }
