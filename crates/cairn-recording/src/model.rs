@@ -381,6 +381,13 @@ pub trait Events {
         let _ = (object, stack, size_bytes);
     }
 
+    /// Returns true when sites are in no near cache, so that
+    /// [`prefetch_object`](Self::prefetch_object) is worth its time however few objects live.
+    #[inline]
+    fn has_many_sites(&self) -> bool {
+        false
+    }
+
     /// Returns the precision needed of the times of allocations and frees, in nanoseconds.
     ///
     /// Several events between two multiples of this may all get the time of the first one.

@@ -401,8 +401,11 @@ impl HeapEncoder {
 
         let site = Site { stack: event.stack.0, size_bytes: event.size_bytes };
         let last = self.last.last();
-        // Mostly what followed the last time, and then nothing has to be looked up.
-        if let Some(number) = self.sites.first_successor(last, site) {
+        // Mostly what followed the last time, and then nothing has to be looked up. Many sites are
+        // in no cache, and only the site that comes was prefetched, not the one that is expected.
+        if !self.has_many_sites()
+            && let Some(number) = self.sites.first_successor(last, site)
+        {
             self.columns.operations.push(FIRST_RANK);
             return self.last.set(number);
         }
@@ -453,10 +456,16 @@ impl HeapEncoder {
         self.last.set(number);
     }
 
+    /// False while all sites fit into the nearer caches.
+    #[inline(always)]
+    pub(crate) fn has_many_sites(&self) -> bool {
+        self.sites.len() >= LARGE_SITES
+    }
+
     /// Loads the hash slot of an allocation's site.
     #[inline(always)]
     pub(crate) fn prefetch_site(&self, stack: StackId, size_bytes: u64) {
-        if self.sites.len() >= LARGE_SITES {
+        if self.has_many_sites() {
             prefetch(&self.numbers.slots, self.numbers.home(Site { stack: stack.0, size_bytes }));
         }
     }
@@ -464,7 +473,7 @@ impl HeapEncoder {
     /// Loads the site of an allocation, or what a free of the block in this slot needs.
     #[inline(always)]
     pub(crate) fn prefetch_object(&self, slot: usize, stack: StackId, size_bytes: u64) {
-        if self.sites.len() >= LARGE_SITES {
+        if self.has_many_sites() {
             let home = self.numbers.home(Site { stack: stack.0, size_bytes });
             let number = self.numbers.slots.get(home).copied().unwrap_or(NONE);
             // Where no site is, as for frees, the first one: an address that is not mapped would

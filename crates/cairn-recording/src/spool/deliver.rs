@@ -118,11 +118,12 @@ impl<E: Events> Merged for Delivery<'_, E> {
 
     #[inline]
     fn prefetch_objects(&mut self, events: &[RawEvent]) {
-        if !self.out.wanted.heap || !self.pairing.is_large() {
+        let has_many_objects = self.pairing.is_large();
+        if !self.out.wanted.heap || !(has_many_objects || self.out.events.has_many_sites()) {
             return;
         }
         for event in events {
-            let slot = self.pairing.prefetch_object(event.place);
+            let slot = if has_many_objects { self.pairing.prefetch_object(event.place) } else { 0 };
             self.out.events.prefetch_object(ObjectId(slot), StackId(event.stack), event.size_bytes);
         }
     }

@@ -473,6 +473,11 @@ impl<W: Write> Events for Packer<W> {
     }
 
     #[inline(always)]
+    fn has_many_sites(&self) -> bool {
+        self.heap.has_many_sites()
+    }
+
+    #[inline(always)]
     fn time_quantum_nanos(&self) -> u64 {
         HEAP_TIME_QUANTUM_NANOS
     }
