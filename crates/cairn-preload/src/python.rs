@@ -1,9 +1,9 @@
 //! Finds the interpreters of CPython in the program, so that captures read their frames.
 //!
-//! An interpreter is a module that exports `_PyRuntime`: the program itself, a library that it was
-//! linked with, or one that it opened, also with `RTLD_LOCAL`. The modules are searched when this
-//! library is loaded, and again before the next call of the loader after a `dlopen`: a program that
-//! opens an interpreter asks the loader for its functions.
+//! An interpreter is a module that exports `Py_GetVersion` and `Py_Initialize`: the program itself,
+//! a library that it was linked with, or one that it opened, also with `RTLD_LOCAL`. The modules
+//! are searched when this library is loaded, and again before the next call of the loader after a
+//! `dlopen`: a program that opens an interpreter asks the loader for its functions.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,10 @@ use crate::environment;
 #[cfg(target_arch = "x86_64")]
 use crate::hooks::{self, python::AllocatorFunctions};
 use crate::next::{Dynamic, Module};
+
+/// The first version whose allocators have the four functions that are replaced.
+#[cfg(target_arch = "x86_64")]
+const FIRST_WITH_ALLOCATORS: u32 = 0x0305_0000;
 
 /// False when the options exclude Python.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -77,7 +81,7 @@ pub(crate) unsafe fn detach_from(module: &Module) {
     {
         // SAFETY: the caller promises a loaded module.
         let symbol = |name: &CStr| unsafe { module.exported(name) };
-        if symbol(c"_PyRuntime").is_some() {
+        if symbol(c"Py_Initialize").is_some() {
             // SAFETY: the functions of one loaded interpreter.
             unsafe { hooks::python::remove(allocator_functions(symbol)) };
         }
@@ -92,10 +96,13 @@ pub(crate) unsafe fn detach_from(module: &Module) {
 unsafe fn examine(module: &Module) {
     // SAFETY: the caller promises a loaded module.
     let symbol = |name: &CStr| unsafe { module.exported(name) };
-    let Some((runtime, _)) = symbol(c"_PyRuntime") else { return };
+    let address = |name: &CStr| symbol(name).map_or(0, |(address, _)| address);
+    if address(c"Py_GetVersion") == 0 || address(c"Py_Initialize") == 0 {
+        return;
+    }
+    let runtime = address(c"_PyRuntime");
     #[cfg(target_arch = "x86_64")]
     {
-        let address = |name: &CStr| symbol(name).map_or(0, |(address, _)| address);
         let current = match address(c"PyThreadState_GetUnchecked") {
             0 => address(c"_PyThreadState_UncheckedGet"),
             current => current,
@@ -109,20 +116,28 @@ unsafe fn examine(module: &Module) {
             own_state: address(c"PyGILState_GetThisThreadState"),
             evaluation: symbol(c"_PyEval_EvalFrameDefault").unwrap_or_default(),
         };
-        // SAFETY: the exported symbols of one loaded interpreter, which is relocated. Unloads are
-        // announced to the captures.
-        if let Some(state) = unsafe { cairn_capture::read_python_frames(&symbols) } {
+        let state = if runtime == 0 {
+            Some(InterpreterState::UnknownVersion)
+        } else {
+            // SAFETY: the exported symbols of one loaded interpreter, which is relocated. Unloads
+            // are announced to the captures.
+            unsafe { cairn_capture::read_python_frames(&symbols) }
+        };
+        if let Some(state) = state {
             crate::recorder::note_interpreter(symbols.version, state);
-            if state != InterpreterState::Read {
-                return;
-            }
+        }
+        // Objects are counted also where frames are not read.
+        if symbols.version < FIRST_WITH_ALLOCATORS {
+            return;
         }
         let functions = allocator_functions(symbol);
         // SAFETY: the functions of one loaded interpreter. It does not run yet; or this is called
         // by a hook of the loader, or in a thread that was stopped outside of the allocators.
         unsafe { hooks::python::install(functions) };
-        if sets_allocators() {
-            hooks::python::watch(functions);
+        // Up to 3.6 an interpreter sets them to those of `malloc` first, and then to its own.
+        let times = usize::from(sets_allocators()).max(if symbols.version < 0x0307_0000 { 2 } else { 0 });
+        if times > 0 {
+            hooks::python::watch(functions, times);
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -369,7 +369,11 @@ impl fmt::Display for Finding {
                     InterpreterState::OtherProcessor => "they are read on x86-64 only",
                     _ => "this version is not supported",
                 };
-                write!(f, "stacks have no Python frames: Python{version}: {why}")
+                write!(f, "stacks have no Python frames: Python{version}: {why}")?;
+                if !interpreter.has_all_objects() {
+                    f.write_str("; objects of up to 512 bytes are not counted")?;
+                }
+                Ok(())
             }
             Self::EndedEarly(ended) => ended.fmt(f),
             Self::NoEnd => f.write_str("the recording has no end: the program still runs, was killed, or ended without `exit`"),

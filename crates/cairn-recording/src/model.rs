@@ -381,8 +381,9 @@ pub trait Events {
         let _ = (object, stack, size_bytes);
     }
 
-    /// Returns true when sites are in no near cache, so that
-    /// [`prefetch_object`](Self::prefetch_object) is worth its time however few objects live.
+    /// Returns true when sites are in no near cache.
+    ///
+    /// Then [`prefetch_object`](Self::prefetch_object) is worth its time however few objects live.
     #[inline]
     fn has_many_sites(&self) -> bool {
         false

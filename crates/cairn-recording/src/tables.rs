@@ -190,6 +190,14 @@ impl Interpreter {
         InterpreterState::from_number(self.state).unwrap_or(InterpreterState::UnknownVersion)
     }
 
+    /// Whether all of its objects are recorded.
+    ///
+    /// Its allocators can be replaced from 3.5 on, and are on x86-64.
+    #[must_use]
+    pub fn has_all_objects(self) -> bool {
+        self.version >= 0x0305_0000 && self.state() != InterpreterState::OtherProcessor
+    }
+
     /// The version as people write it; `None` when it is not known.
     #[must_use]
     pub fn version_text(self) -> Option<String> {

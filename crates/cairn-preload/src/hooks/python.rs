@@ -118,11 +118,14 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The functions of an interpreter whose hooks are to be put back; 0 when there is none.
 static WATCHED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// How often they are still to be put back.
+static TIMES_LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes that an interpreter will set its allocators while it starts, which removes the hooks.
+/// Notes that an interpreter sets other allocators while it starts, and how many times.
 ///
-/// [`put_back`] puts them back then.
-pub(crate) fn watch(functions: AllocatorFunctions) {
+/// That removes the hooks; [`put_back`] puts them back then.
+pub(crate) fn watch(functions: AllocatorFunctions, times: usize) {
+    TIMES_LEFT.store(times, Ordering::Relaxed);
     WATCHED[1].store(functions.write, Ordering::Relaxed);
     WATCHED[0].store(functions.read, Ordering::Release);
 }
@@ -145,8 +148,8 @@ fn put_back_watched() {
     // SAFETY: the functions of an interpreter that was found. They copy a structure, under a lock
     // of their own from 3.12 on, under which nothing allocates.
     unsafe { install(functions) };
-    // Once is enough: a second time, the program itself has set an allocator.
-    if TAKEN.load(Ordering::Relaxed) != before {
+    // Later, the program itself has set an allocator.
+    if TAKEN.load(Ordering::Relaxed) != before && TIMES_LEFT.fetch_sub(1, Ordering::Relaxed) <= 1 {
         WATCHED[0].store(0, Ordering::Release);
     }
 }
