@@ -272,6 +272,7 @@ fn wrappers_are_strings_and_containers_of_anything() {
         ("strbuf_add@app strbuf_grow@app", vec!["strbuf_add", "strbuf_grow"]),
         ("ngx_create_pool@app", vec!["ngx_create_pool"]),
         ("SplitVector<char>::Insert(int)@app", vec!["SplitVector<char>::Insert(int)"]),
+        ("SplitVector<char>::RoomFor(int)@app", vec!["SplitVector<char>::RoomFor(int)"]),
         // The name says which data.
         ("parse_string@app", vec![]),
         ("order_list_add@app", vec![]),
@@ -288,12 +289,12 @@ fn wrappers_are_strings_and_containers_of_anything() {
     });
     assert_eq!(wrappers(&of(&split), Folding::default()), ["list_grow", "list_grow.part.0"]);
     // Names of a library's own container, and of allocation alone, need no second caller.
-    for inner in ["ngx_list_init", "zcalloc_num"] {
+    for inner in ["ngx_list_init", "zcalloc_num", "buffer_append_iovec", "my_asprintf"] {
         let lone = Program::new(&[(&format!("{START} main@app load@app {inner}@app"), 1, 100)]);
         assert_eq!(lone.rows(Folding::default())[0].0, "load", "{inner}");
     }
     // One function calls it: it may be that function's own.
-    let lone = Program::new(&[(&format!("{START} main@app load@app strbuf_grow@app"), 1, 100)]);
+    let lone = Program::new(&[(&format!("{START} main@app load@app make_list@app"), 1, 100)]);
     assert_eq!(wrappers(&lone, Folding::default()), [] as [&str; 0]);
 }
 
@@ -425,4 +426,50 @@ fn known_leaks_are_the_libraries_own() {
     assert!(held_back.iter().all(|entry| entry.reason.is_some()));
     assert_eq!(rest.totals.live_bytes, 10 + 20 + 40);
     assert_eq!(rest.totals.allocated_bytes, program.profile.totals.allocated_bytes);
+}
+
+#[test]
+fn allocating_methods_name_the_data_of_their_class() {
+    let program = Program::new(&[
+        (&format!("{START} main@app Editor::Load(int)@app Document::Allocate(long)@app"), 1, 90),
+        (&format!("{START} main@app Editor::Load(int)@app Arena::Allocate(long)@app"), 1, 80),
+        (&format!("{START} main@app Editor::Paint()@app ns::Object::operator~new(long)@app"), 1, 70),
+    ]);
+    let names: Vec<String> = program.rows(Folding::default()).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["Document::Allocate(long)", "Editor::Load(int)", "Editor::Paint()"]);
+}
+
+#[test]
+fn short_names_of_modules_are_no_data() {
+    let row = |caller: &str, inner: &str| format!("{START} main@app {caller}@app {inner}@app");
+    let callers = ["mark_node_new", "mark_inline_add", "mark_parser_feed", "mark_render"];
+    let rows: Vec<String> = callers.iter().map(|caller| row(caller, "mark_strbuf_widen")).collect();
+    let rows: Vec<(&str, u64, u64)> = rows.iter().map(|row| (&**row, 10, 64)).collect();
+    let found = Program::new(&rows);
+    let names: Vec<String> = found.rows(Folding::default()).into_iter().map(|(name, _)| name).collect();
+    assert!(names.iter().all(|name| callers.contains(&&**name)), "{names:?}");
+}
+
+#[test]
+fn outer_libraries_name_rows_without_own_code() {
+    let program = Program::new(&[
+        ("clone3@libc start_thread@libc walk_run@libwalk visit_next@libwalk queue_grow@libqueue", 1, 9),
+        (&format!("{START} main@app walk_run@libwalk queue_grow@libqueue"), 1, 8),
+    ]);
+    let names: Vec<String> = program.rows(Folding::default()).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["visit_next", "main"]);
+}
+
+#[test]
+fn sources_beside_main_are_no_library() {
+    let program = |stack: &str| Program::new(&[(&format!("{START} {stack}"), 1, 9)]).rows(Folding::default());
+    let protoc = "main@app:/s/src/google/protobuf/main.cc google::protobuf::Parse()@app:/s/src/google/protobuf/parse.cc";
+    assert_eq!(program(protoc)[0].0, "google::protobuf::Parse()");
+    let user =
+        "main@app:/s/src/main.cc google::protobuf::Parse()@app:/s/protobuf/src/google/protobuf/parse.cc";
+    assert_eq!(program(user)[0].0, "main");
+    let vendor = "main@app:/home/vendor/app/main.c load@app:/home/vendor/app/load.c";
+    assert_eq!(program(vendor)[0].0, "load");
+    let library = "main@app:/home/vendor/app/main.c inflate@app:/home/vendor/app/deps/zlib/inflate.c";
+    assert_eq!(program(library)[0].0, "main");
 }

@@ -1,8 +1,8 @@
 //! Evidence for owners: the path of a source file, the path of a module, and the form of a name.
 
 use super::rules::{
-    self, FunctionRule, HOSTS, LIBRARY_DIRECTORIES, MODULES, Matches, RUST_CRATES, RUST_STANDARD_CRATES,
-    SYSTEM_DIRECTORIES,
+    self, BUNDLED_LIBRARIES, FunctionRule, HOSTS, LIBRARY_DIRECTORIES, MODULES, Matches, RUST_CRATES,
+    RUST_STANDARD_CRATES, SYSTEM_DIRECTORIES,
 };
 use super::{FrameFacts, Owner, OwnerKind};
 
@@ -15,8 +15,8 @@ pub(super) const RUST_STANDARD: FunctionRule = FunctionRule {
     reason: "vectors, strings, maps and iterators: the caller chose to use them",
 };
 
-/// The owner that a module alone suggests.
-pub(super) fn of_module(path: &str, is_program: bool) -> Owner {
+/// The owner that a module alone suggests; `program` is the program's path.
+pub(super) fn of_module(path: &str, program: &str, is_program: bool) -> Owner {
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     let file = last_part(path);
     if is_program && let Some(host) = host(file) {
@@ -32,7 +32,7 @@ pub(super) fn of_module(path: &str, is_program: bool) -> Owner {
     if let Some(owner) = of_python_directory(path) {
         return owner;
     }
-    if let Some(library) = library_directory(path) {
+    if let Some(library) = library_directory(path, Some(program)) {
         return Owner::library(library);
     }
     if path.starts_with('[') || path.starts_with("//anon") || path.starts_with("/memfd:") || path.is_empty() {
@@ -89,7 +89,7 @@ pub(super) fn of_script(file: &str) -> Option<Owner> {
     match extension {
         "py" | "pyx" | "pxd" => Some(of_python_directory(file).unwrap_or_else(Owner::mine)),
         "js" | "mjs" | "cjs" | "ts" | "rb" | "php" | "lua" => {
-            Some(library_directory(file).map_or_else(Owner::mine, Owner::library))
+            Some(library_directory(file, None).map_or_else(Owner::mine, Owner::library))
         }
         _ => None,
     }
@@ -127,7 +127,7 @@ pub(super) fn of_jit_name(name: &str) -> Option<Owner> {
             let place = rest.split_once(' ').map_or("", |(_, place)| place);
             let file = place.split(':').next().unwrap_or("");
             let is_own = place.starts_with("node:") || rest.contains(" node:");
-            return Some(match library_directory(file) {
+            return Some(match library_directory(file, None) {
                 _ if is_own => Owner::of(OwnerKind::Runtime, "node"),
                 Some(library) => Owner::library(library),
                 None => Owner::mine(),
@@ -138,7 +138,9 @@ pub(super) fn of_jit_name(name: &str) -> Option<Owner> {
 }
 
 /// The owner that a source file in a directory of a tool chain or package manager has.
-pub(super) fn of_source(file: &str) -> Option<Owner> {
+///
+/// `main` is the source file of the program's `main`.
+pub(super) fn of_source(file: &str, main: Option<&str>) -> Option<Owner> {
     let standard = |language: &str| Some(Owner::of(OwnerKind::StandardLibrary, language));
     // `/rustc/HASH/library/alloc/src/…`, or below a tool chain with the sources; `/rust/deps` are
     // the crates that it was built with.
@@ -166,7 +168,7 @@ pub(super) fn of_source(file: &str) -> Option<Owner> {
     {
         return standard("Go");
     }
-    if let Some(library) = library_directory(file) {
+    if let Some(library) = library_directory(file, main) {
         return Some(Owner::library(library));
     }
     let headers = ["/usr/include/", "/usr/local/include/", "/opt/homebrew/include/"];
@@ -241,15 +243,42 @@ pub(super) fn without_clone(name: &str) -> &str {
     end.map_or(name, |end| &name[..end])
 }
 
-/// The part of a path behind a directory of libraries.
-fn library_directory(path: &str) -> Option<&str> {
-    let found = LIBRARY_DIRECTORIES.iter().find_map(|(part, _)| {
+/// The library in whose directory a file is: behind `vendor/`, or named `zlib/`.
+///
+/// A library whose sources hold `main` is the program itself: users, too, have a `vendor/`.
+fn library_directory<'p>(path: &'p str, main: Option<&str>) -> Option<&'p str> {
+    let holds_main = |end: usize| main.is_some_and(|main| is_below(main, &path[..end]));
+    let behind_parts = LIBRARY_DIRECTORIES.iter().find_map(|(part, _)| {
         // A compiler may have been called in the directory above.
-        let relative = path.strip_prefix(&part[1..]).map(first_part);
-        relative.or_else(|| behind(path, part))
-    })?;
+        let rest = path.strip_prefix(&part[1..]).or_else(|| behind_from(path, part))?;
+        let library = first_part(rest);
+        (!holds_main(path.len() - rest.len() + library.len())).then_some(library)
+    });
+    let of_itself = || {
+        BUNDLED_LIBRARIES.iter().find_map(|library| {
+            let at = path.rfind(&format!("/{library}/"))? + 1;
+            (main.is_some() && !holds_main(at + library.len())).then_some(*library)
+        })
+    };
+    let found = behind_parts.or_else(of_itself)?;
     let name = found.strip_suffix("-src").unwrap_or(found);
     Some(without_version(name))
+}
+
+/// True for a source file whose owner depends on where the program's `main` is.
+pub(super) fn depends_on_main(file: &str) -> bool {
+    file.contains(super::packages::REGISTRY)
+        || LIBRARY_DIRECTORIES.iter().any(|(part, _)| file.contains(&part[1..]))
+        || BUNDLED_LIBRARIES.iter().any(|library| behind_from(file, &format!("/{library}/")).is_some())
+}
+
+/// True when the program is the library of this C++ namespace, as `protoc` is protobuf's.
+///
+/// Its `main` and the function's source file are below the same `…/google/protobuf/`.
+pub(super) fn is_namespace_of_program(namespace: &str, file: &str, main: &str) -> bool {
+    let directory = format!("/{}/", namespace.trim_end_matches("::").replace("::", "/"));
+    let end = main.find(&directory).map(|at| at + directory.len());
+    end.is_some_and(|end| file.starts_with(&main[..end]))
 }
 
 /// The directory right behind the last `part` in a path.

@@ -34,7 +34,6 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::heap::Stacks;
-pub(crate) use packages::is_in_registry;
 pub use pattern::{BadFramePattern, FramePattern, FrameProperty, FrameText};
 pub use plain_name::plain_name;
 
@@ -227,20 +226,24 @@ pub(crate) struct Attribution {
     /// Libraries are as good a name for a row as the program itself.
     is_distributed: bool,
     packages: packages::Packages,
+    /// The source file of the program's `main`.
+    main: Option<String>,
 }
 
 impl Attribution {
     pub(crate) fn new(stacks: &Stacks, folding: Folding) -> Self {
         let paths: Vec<String> = stacks.modules().iter().map(|module| module.path.clone()).collect();
         let program = stacks.program().map(|index| index as usize);
+        let path = program.and_then(|index| paths.get(index));
+        let program_path = path.map_or("", String::as_str);
         let modules = paths
             .iter()
             .enumerate()
-            .map(|(index, path)| evidence::of_module(path, program == Some(index)))
+            .map(|(index, path)| evidence::of_module(path, program_path, program == Some(index)))
             .collect();
-        let path = program.and_then(|index| paths.get(index));
         let is_distributed = path.is_some_and(|path| evidence::is_distributed(path));
-        Self { folding, modules, paths, is_distributed, packages: packages::Packages::default() }
+        let packages = packages::Packages::default();
+        Self { folding, modules, paths, is_distributed, packages, main: None }
     }
 
     pub(crate) fn folding(&self) -> &Folding {
@@ -255,6 +258,7 @@ impl Attribution {
     /// States the source file of the program's `main`; before the first verdict.
     pub(crate) fn set_main(&mut self, file: &str) {
         self.packages = packages::Packages::of_main(file);
+        self.main = Some(file.to_owned());
     }
 
     /// The rank of an owner's frames as the name of a row; the smallest is the best.
@@ -288,6 +292,15 @@ impl Attribution {
         }
         verdict.is_hidden = matches(&rules.hidden);
         verdict
+    }
+
+    /// True when a rule names the library that the program itself is.
+    fn is_of_program(&self, rule: &rules::FunctionRule, plain: &str, file: Option<&str>) -> bool {
+        let (Some(main), Some(file)) = (self.main.as_deref(), file) else { return false };
+        let namespaces =
+            rule.patterns.iter().filter(|start| start.ends_with("::") && plain.starts_with(**start));
+        rule.owner == OwnerKind::Library && { namespaces }
+            .any(|namespace| evidence::is_namespace_of_program(namespace, file, main))
     }
 
     fn text<'t>(&'t self, frame: &FrameFacts<'t>, owner: &'t Owner) -> FrameText<'t> {
@@ -326,10 +339,10 @@ impl Attribution {
         if frame.file.is_some_and(|file| self.packages.owns(file)) {
             return Verdict::of(Owner::mine());
         }
-        if let Some(owner) = frame.file.and_then(evidence::of_source) {
+        if let Some(owner) = frame.file.and_then(|file| evidence::of_source(file, self.main.as_deref())) {
             return Verdict::of(owner);
         }
-        if let Some(rule) = by_name {
+        if let Some(rule) = by_name.filter(|rule| !self.is_of_program(rule, &plain, frame.file)) {
             return Verdict::of(Owner::of(rule.owner, rule.name));
         }
         if module.kind != OwnerKind::Mine {
@@ -349,6 +362,12 @@ impl Attribution {
             _ => Verdict::of(module),
         }
     }
+}
+
+/// True where the owner of a function depends on the source file of the program's `main`.
+pub(crate) fn depends_on_main(function: &str, file: &str) -> bool {
+    let is_librarys = |rule: &rules::FunctionRule| rule.owner == OwnerKind::Library;
+    evidence::depends_on_main(file) || by_name(function, &plain_name(function), None).is_some_and(is_librarys)
 }
 
 /// The first rule that matches a function's name.

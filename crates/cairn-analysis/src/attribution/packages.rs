@@ -46,11 +46,6 @@ impl Packages {
     }
 }
 
-/// True for a source file of a package that cargo unpacked.
-pub(crate) fn is_in_registry(file: &str) -> bool {
-    file.contains(REGISTRY)
-}
-
 /// The directory of a source file's package: `…/registry/src/index.crates.io-HASH/NAME-VERSION`.
 fn directory(file: &str) -> Option<&str> {
     let start = file.rfind(REGISTRY)? + REGISTRY.len();

@@ -136,6 +136,15 @@ pub(super) const FUNCTIONS: &[FunctionRule] = &[
         "ximalloc", "xicalloc", "xirealloc", "checked_malloc", "safe_malloc", "safe_calloc", "safe_realloc",
         "emalloc", "erealloc", "estrdup",
     ], "names that hundreds of C programs give to malloc or exit; gnulib's among them"),
+    row(Name, Wrapper, "gnulib", &[
+        "xpalloc", "ximemdup", "ximemdup0", "xmemdup0", "xizalloc", "xireallocarray", "xstrcat", "xconcat", "concat",
+        "reconcat", "file_name_concat", "mfile_name_concat", "dir_name", "mdir_name", "xgetcwd", "quotearg_n_options",
+        "quotearg_alloc_mem", "readlinebuffer", "readlinebuffer_delim",
+    ], "gnulib's and libiberty's strings, compiled into most GNU programs"),
+    row(Name, Wrapper, "flex", &[
+        "yyensure_buffer_stack", "yy_create_buffer", "yy_scan_buffer", "yy_scan_bytes", "yy_scan_string",
+        "yy_get_next_buffer", "yyalloc", "yyrealloc",
+    ], "the buffers of every generated scanner: yylex and its caller say which one"),
     row(Name, Wrapper, "C", &[
         "_obstack_begin", "_obstack_begin_1", "_obstack_newchunk", "rpl_obstack_begin", "rpl_obstack_begin_1",
         "rpl_obstack_newchunk", "_objalloc_alloc", "objalloc_create",
@@ -413,12 +422,28 @@ pub(super) const LIBRARY_DIRECTORIES: &[(&str, &str)] = &[
     ("/3rdparty/", "the usual name for the sources of others"),
     ("/vendor/", "cargo vendor, go mod vendor, and by hand"),
     ("/_deps/", "CMake's FetchContent"),
+    ("/subprojects/", "Meson's wraps"),
+    ("/deps/", "the usual name for the sources of others"),
+    ("/extern/", "the usual name for the sources of others"),
+    ("/external/", "the usual name for the sources of others"),
+    ("/externals/", "the usual name for the sources of others"),
     ("/pkg/mod/", "Go's module cache"),
     ("/.cargo/git/checkouts/", "crates from git"),
     ("/vcpkg_installed/", "vcpkg"),
     ("/.conan/data/", "Conan 1"),
     ("/.conan2/p/", "Conan 2"),
     ("/gems/", "installed by RubyGems"),
+];
+
+/// Directories of the names of libraries, which programs carry along in their own sources.
+///
+/// A program's own part that uses a library is named after it, too (`src/curl/`, `src/lua/`), so
+/// only names are here that are rarely used for that.
+#[rustfmt::skip] // As above.
+pub(super) const BUNDLED_LIBRARIES: &[&str] = &[
+    "abseil-cpp", "boringssl", "bzip2", "c-ares", "cJSON", "expat", "freetype", "freetype2", "googletest", "harfbuzz",
+    "hiredis", "jemalloc", "jsoncpp", "libexpat", "libjpeg-turbo", "libpng", "libuv", "linenoise", "mbedtls", "mimalloc",
+    "nghttp2", "oniguruma", "pugixml", "rapidjson", "simdjson", "tinyxml2", "xxhash", "yaml-cpp", "zlib", "zlib-ng",
 ];
 
 #[cfg(test)]

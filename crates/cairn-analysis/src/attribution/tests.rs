@@ -123,7 +123,7 @@ fn modules_have_their_owners() {
         ("[anon:v8]", "unknown"),
     ];
     for (path, expected) in cases {
-        let verdict = Verdict::of(evidence::of_module(path, false));
+        let verdict = Verdict::of(evidence::of_module(path, "", false));
         assert_eq!(owner_text(&verdict), expected, "{path}");
     }
     for (path, expected) in [
@@ -134,7 +134,7 @@ fn modules_have_their_owners() {
         ("/home/me/pythonizer", "mine"),
         ("/home/me/node_stats", "mine"),
     ] {
-        assert_eq!(owner_text(&Verdict::of(evidence::of_module(path, true))), expected, "{path}");
+        assert_eq!(owner_text(&Verdict::of(evidence::of_module(path, path, true))), expected, "{path}");
     }
 }
 

@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::wrapper_names::{has_stem, least_callers, stem};
+use super::wrapper_names::{Prefixes, has_stem, least_callers, stem};
 use super::{OwnerKind, evidence, plain_name};
 use crate::heap::{FunctionId, HeapProfile, LineId, Names, Position};
 
@@ -147,14 +147,17 @@ pub(crate) fn find(profile: &HeapProfile, names: &mut Names<'_>) -> Vec<FoundWra
     let mut inner: BTreeMap<FunctionId, FunctionId> = BTreeMap::new();
     let whole = flows_of_modules(&paths, names);
     let of_libraries = named_after_libraries(&paths, names);
+    let prefixes = prefixes(&paths, names);
+    let no_prefixes = Prefixes::default();
     for level in 0..MOST_LEVELS {
         let candidates = candidates(&paths, names);
         let mut wrappers: BTreeSet<FunctionId> = BTreeSet::new();
         for (&function, candidate) in candidates.iter().filter(|(_, candidate)| candidate.is_an_end()) {
             let named = names.function(function);
-            let by_name = *least
-                .entry(function)
-                .or_insert_with(|| named.is_named.then(|| least_callers(&named.name)).flatten());
+            let by_name = *least.entry(function).or_insert_with(|| {
+                let prefixes = prefixes.get(&named.module).unwrap_or(&no_prefixes);
+                named.is_named.then(|| least_callers(&named.name, prefixes)).flatten()
+            });
             let by_stem = || stems.iter().any(|stem| has_stem(&named.name, stem)).then_some(1);
             let Some(least_callers) = by_name.or_else(by_stem) else {
                 let is_important = whole
@@ -306,6 +309,21 @@ fn flows_of_modules(paths: &[Path], names: &Names<'_>) -> BTreeMap<Option<u32>, 
         }
     }
     modules
+}
+
+/// The words in front of the names of each module's functions.
+fn prefixes(paths: &[Path], names: &Names<'_>) -> BTreeMap<Option<u32>, Prefixes> {
+    let mut functions: BTreeMap<Option<u32>, BTreeSet<FunctionId>> = BTreeMap::new();
+    for &position in paths.iter().flat_map(|path| &path.positions) {
+        let function = names.function_at(position);
+        functions.entry(names.function(function).module).or_default().insert(function);
+    }
+    let of_module = |(module, functions): (Option<u32>, BTreeSet<FunctionId>)| {
+        let named = functions.iter().map(|function| names.function(*function));
+        let of_functions = named.filter(|function| function.is_named).map(|function| &*function.name);
+        (module, Prefixes::of_module(names.module(module), of_functions))
+    };
+    functions.into_iter().map(of_module).collect()
 }
 
 /// The functions through which nearly all memory of a module flows, whatever their names.

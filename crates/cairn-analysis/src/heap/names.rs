@@ -19,7 +19,9 @@ use cairn_symbols::SourceFrame;
 
 use super::stacks::{Address, Stacks};
 use crate::attribution::wrappers::FoundWrapper;
-use crate::attribution::{Attribution, Folding, FrameFacts, Owner, OwnerKind, Verdict, is_in_registry};
+use crate::attribution::{
+    Attribution, Folding, FrameFacts, Owner, OwnerKind, Verdict, depends_on_main, plain_name,
+};
 
 /// Something that knows the source frames of addresses.
 pub trait Namer {
@@ -248,7 +250,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Finds the source file of a Rust program's `main`, by which its own crates are recognised.
+    /// Finds the source file of the program's `main`, by which its own sources are recognised.
     fn find_main(&mut self) {
         if std::mem::replace(&mut self.has_main, true) || self.folding().rules().internals {
             return;
@@ -264,10 +266,14 @@ impl<'a> Names<'a> {
         let asked: Vec<&Address> = asked.iter().filter_map(|&index| self.stacks.address(index)).collect();
         let answers = self.namer.name(self.stacks, &asked);
         let is_main = |frame: &&SourceFrame| {
-            frame.function.as_deref().is_some_and(|name| name.ends_with("::main"))
-                && frame.file.as_deref().is_some_and(|file| file.ends_with(".rs"))
+            let is_rust = frame.file.as_deref().is_some_and(|file| file.ends_with(".rs"));
+            // Rust's own `main` for the C library has no file.
+            let is_named =
+                |name: &str| if is_rust { name.ends_with("::main") } else { plain_name(name) == "main" };
+            frame.function.as_deref().is_some_and(is_named)
         };
-        if let Some(file) = answers.iter().flatten().find(is_main).and_then(|frame| frame.file.as_deref()) {
+        let mut mains = answers.iter().flatten().filter(is_main);
+        if let Some(file) = mains.find_map(|frame| frame.file.as_deref()) {
             self.attribution.set_main(file);
         }
     }
@@ -288,8 +294,12 @@ impl<'a> Names<'a> {
     }
 
     fn keep(&mut self, index: u32, address: &Address, frames: Vec<SourceFrame>) {
-        // Then it matters which of these packages are the program's own.
-        if frames.iter().any(|frame| frame.file.as_deref().is_some_and(is_in_registry)) {
+        // Then it matters which of the sources are the program's own.
+        let depends = |frame: &SourceFrame| {
+            let file = frame.file.as_deref();
+            file.is_some_and(|file| depends_on_main(frame.function.as_deref().unwrap_or(""), file))
+        };
+        if !self.has_main && frames.iter().any(depends) {
             self.find_main();
         }
         let start = self.at_addresses.len() as u32;

@@ -97,27 +97,41 @@ impl Names<'_> {
 
     /// Finds, for each stack, the position that names its row.
     ///
-    /// That is the innermost frame of the user, or else of the best owner. It finds only the names
-    /// that are needed for that.
+    /// That is the innermost frame of the user, or else of the best owner. If libraries call each
+    /// other, as in a thread that one of them started, the outermost one counts, because the user
+    /// chose it. It finds only the names that are needed for that.
     pub fn askers(&mut self, stacks: &[u32]) -> Vec<Position> {
-        self.best(stacks, |names, line, is_start| names.rank(line, is_start))
+        let rank = |names: &Self, line: LineId, is_start: bool| names.rank(line, is_start);
+        self.best(stacks, rank, Self::is_of_inner_library)
+    }
+
+    /// True when a library that another one calls owns the inner line.
+    fn is_of_inner_library(&self, inner: LineId, outer: LineId) -> bool {
+        let [inner, outer] = [inner, outer].map(|line| self.verdict(line));
+        let is_library = |verdict: &Verdict| {
+            verdict.owner.kind == OwnerKind::Library && !verdict.is_folded && !verdict.is_interpreted
+        };
+        let counts = !self.attribution.is_distributed() && !self.folding().rules().internals;
+        counts && is_library(inner) && is_library(outer) && inner.owner.name != outer.owner.name
     }
 
     /// Finds, for each stack, the innermost position that is not folded.
     ///
     /// It is at the frame of [`askers`](Self::askers), or further in, in a library.
     pub fn ends(&mut self, stacks: &[u32]) -> Vec<Position> {
-        self.best(stacks, |names, line, is_start| {
+        let rank = |names: &Self, line: LineId, is_start: bool| {
             let is_left_out = is_start || names.is_folded(line);
             if is_left_out { 1 + names.rank(line, is_start) } else { 0 }
-        })
+        };
+        self.best(stacks, rank, |_, _, _| false)
     }
 
     /// For each stack, the innermost position that is not folded because of its owner.
     ///
     /// A stack of folded frames alone has none.
     pub(crate) fn innermost_positions(&mut self, stacks: &[u32]) -> Vec<Option<Position>> {
-        let ends = self.best(stacks, |names, line, _| u8::from(names.is_folded_by_owner(line)));
+        let rank = |names: &Self, line: LineId, _: bool| u8::from(names.is_folded_by_owner(line));
+        let ends = self.best(stacks, rank, |_, _, _| false);
         ends.into_iter().map(|end| (!self.is_folded_by_owner(self.at_position(end))).then_some(end)).collect()
     }
 
@@ -155,9 +169,15 @@ impl Names<'_> {
 
     /// Finds the innermost position with the smallest rank.
     ///
+    /// An inner line yields to an outer one of the same rank where `yields(inner, outer)`.
     /// Stacks share their outer parts, so each node of the tree is judged once, in rounds: names
     /// are looked up for all open nodes together.
-    fn best(&mut self, stacks: &[u32], rank: impl Fn(&Self, LineId, bool) -> u8) -> Vec<Position> {
+    fn best(
+        &mut self,
+        stacks: &[u32],
+        rank: impl Fn(&Self, LineId, bool) -> u8,
+        yields: impl Fn(&Self, LineId, LineId) -> bool,
+    ) -> Vec<Position> {
         let has_frames = |&stack: &u32| self.stacks.innermost(stack).is_some();
         let mut open: Vec<u32> = stacks.iter().copied().filter(has_frames).collect();
         let mut best: Vec<Option<Best>> = vec![None; self.stacks.len()];
@@ -168,7 +188,7 @@ impl Names<'_> {
             self.find(open.iter().filter_map(|&stack| self.stacks.innermost(stack)));
             let mut outer = Vec::new();
             for &stack in &open {
-                let here = self.best_at(stack, &rank);
+                let here = self.best_at(stack, &rank, &yields);
                 best[stack as usize] = Some(here);
                 judged.push(stack);
                 let parent = self.stacks.parent(stack).filter(|&parent| parent != NO_FRAMES && here.rank > 0);
@@ -181,7 +201,7 @@ impl Names<'_> {
         for stack in judged {
             let outer = self.stacks.parent(stack).and_then(|parent| *best.get(parent as usize)?);
             if let (Some(here), Some(outer)) = (best[stack as usize], outer)
-                && outer.rank < here.rank
+                && self.is_better(outer, here, &yields)
             {
                 best[stack as usize] = Some(outer);
             }
@@ -193,23 +213,35 @@ impl Names<'_> {
         stacks.iter().map(position).collect()
     }
 
-    fn best_at(&self, stack: u32, rank: &impl Fn(&Self, LineId, bool) -> u8) -> Best {
+    /// True when an outer position is a better name than an inner one.
+    fn is_better(&self, outer: Best, inner: Best, yields: &impl Fn(&Self, LineId, LineId) -> bool) -> bool {
+        let line = |best: Best| self.at_position(best.position);
+        outer.rank < inner.rank || (outer.rank == inner.rank && yields(self, line(inner), line(outer)))
+    }
+
+    fn best_at(
+        &self,
+        stack: u32,
+        rank: &impl Fn(&Self, LineId, bool) -> u8,
+        yields: &impl Fn(&Self, LineId, LineId) -> bool,
+    ) -> Best {
         let frames = self.at(stack);
         let is_outermost = self.stacks.parent(stack) == Some(NO_FRAMES);
-        let mut best = Best { rank: u8::MAX, position: Position { stack, inlined: 0 } };
-        for (inlined, &line) in frames.iter().enumerate() {
+        let position = |inlined: usize| Position { stack, inlined: inlined as u32 };
+        let mut best: Option<Best> = None;
+        for (inlined, &line) in frames.iter().enumerate().rev() {
             // The outermost frame without a name is the program's `_start`.
             let is_start = is_outermost
                 && inlined + 1 == frames.len()
                 && !self.function_of(line).is_named
                 && self.owner_kind(line) == OwnerKind::Mine
                 && !self.folding().rules().internals;
-            let rank = rank(self, line, is_start);
-            if rank < best.rank {
-                best = Best { rank, position: Position { stack, inlined: inlined as u32 } };
+            let here = Best { rank: rank(self, line, is_start), position: position(inlined) };
+            if best.is_none_or(|outer| !self.is_better(outer, here, yields)) {
+                best = Some(here);
             }
         }
-        best
+        best.unwrap_or(Best { rank: u8::MAX, position: position(0) })
     }
 
     /// The next outer position, folded frames left out; `None` at the outermost one.
