@@ -33,6 +33,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use crate::loaded::{Loaded, PT_DYNAMIC, each_linked_module, each_module};
 use crate::next::{self, Dynamic, Module, Symbol};
 #[cfg(target_arch = "x86_64")]
 use crate::runtimes;
@@ -590,95 +591,9 @@ const DT_PLTRELSZ: i64 = 2;
 const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
 const DT_JMPREL: i64 = 23;
-const PT_LOAD: u32 = 1;
-const PT_DYNAMIC: u32 = 2;
 const PF_EXECUTE: u32 = 1;
 
-/// One module of the loader's list.
-struct Loaded<'a> {
-    bias: u64,
-    headers: &'a [libc::Elf64_Phdr],
-}
-
-/// Modules that are collected in one walk of the loader's list; 32, for a small stack.
-const MODULES_AT_ONCE: usize = 32;
-
-/// A part of the loader's list.
-struct Listed {
-    found: [(u64, *const libc::Elf64_Phdr, u16); MODULES_AT_ONCE],
-    count: usize,
-    skip: usize,
-}
-
-/// Calls `look` with each module. The caller holds the loader's lock, so that the list does not
-/// change. The lock of the list itself is held for moments only: a thread that forks meanwhile
-/// leaves it locked in its child.
-fn each_module(mut look: impl FnMut(&Loaded<'_>)) {
-    /// # Safety
-    ///
-    /// `information` is the loader's, and `listed` points to a [`Listed`] that nobody else uses.
-    unsafe extern "C" fn visit(information: *mut libc::dl_phdr_info, _: usize, listed: *mut c_void) -> c_int {
-        // SAFETY: the caller promises both.
-        let (information, listed) = unsafe { (&*information, &mut *listed.cast::<Listed>()) };
-        if listed.skip > 0 {
-            listed.skip -= 1;
-            return 0;
-        }
-        let Some(place) = listed.found.get_mut(listed.count) else { return 1 };
-        *place = (information.dlpi_addr, information.dlpi_phdr, information.dlpi_phnum);
-        listed.count += 1;
-        0
-    }
-    let mut first = 0;
-    loop {
-        let mut listed =
-            Listed { found: [(0, core::ptr::null(), 0); MODULES_AT_ONCE], count: 0, skip: first };
-        // SAFETY: the callback takes a `Listed`, which is passed here and lives longer than the
-        // call.
-        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut listed).cast()) };
-        for &(bias, headers, count) in listed.found.iter().take(listed.count) {
-            if !headers.is_null() {
-                // SAFETY: the headers of a loaded module, which does not go while the loader's lock
-                // is held.
-                let headers = unsafe { core::slice::from_raw_parts(headers, count.into()) };
-                look(&Loaded { bias, headers });
-            }
-        }
-        if listed.count < MODULES_AT_ONCE {
-            return;
-        }
-        first += listed.count;
-    }
-}
-
-/// Calls `look` with each module that has a dynamic section, as [`each_module`] does.
-fn each_linked_module(mut look: impl FnMut(&Module)) {
-    each_module(|loaded| {
-        if let Some(dynamic) = loaded.header(PT_DYNAMIC) {
-            let section = loaded.bias.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
-            // SAFETY: the dynamic section of a module that is loaded with that bias.
-            let module = unsafe { Module::at(loaded.bias, section) };
-            look(&module);
-        }
-    });
-}
-
 impl Loaded<'_> {
-    fn header(&self, kind: u32) -> Option<&libc::Elf64_Phdr> {
-        self.headers.iter().find(|header| header.p_type == kind)
-    }
-
-    fn segment_of(&self, address: u64) -> Option<&libc::Elf64_Phdr> {
-        self.headers.iter().find(|header| {
-            let start = self.bias.wrapping_add(header.p_vaddr);
-            header.p_type == PT_LOAD && (start..start.wrapping_add(header.p_memsz)).contains(&address)
-        })
-    }
-
-    fn contains(&self, address: u64) -> bool {
-        self.segment_of(address).is_some()
-    }
-
     /// Replaces `from` by `to` in a word.
     ///
     /// # Safety

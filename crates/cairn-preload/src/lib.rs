@@ -63,6 +63,7 @@ mod environment;
 pub mod exec;
 #[cfg(not(feature = "annotate"))]
 pub mod hooks;
+mod loaded;
 mod nesting;
 mod next;
 #[cfg(not(feature = "annotate"))]
