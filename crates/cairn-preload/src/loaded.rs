@@ -67,16 +67,47 @@ pub(crate) fn each_module(mut look: impl FnMut(&Loaded<'_>)) {
 /// Calls `look` with each module that has a dynamic section, as [`each_module`] does.
 pub(crate) fn each_linked_module(mut look: impl FnMut(&Module)) {
     each_module(|loaded| {
-        if let Some(dynamic) = loaded.header(PT_DYNAMIC) {
-            let section = loaded.bias.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
-            // SAFETY: the dynamic section of a module that is loaded with that bias.
-            let module = unsafe { Module::at(loaded.bias, section) };
+        if let Some(module) = loaded.linked() {
             look(&module);
         }
     });
 }
 
+/// Calls `look` with each module that has a dynamic section, under the lock of the loader's list.
+///
+/// No module is unmapped meanwhile. The caller need not hold the loader's own lock.
+pub(crate) fn each_listed_module<F: FnMut(&Module)>(mut look: F) {
+    /// # Safety
+    ///
+    /// `information` is the loader's, and `look` points to an `F` that nobody else uses.
+    unsafe extern "C" fn visit<F: FnMut(&Module)>(
+        information: *mut libc::dl_phdr_info,
+        _: usize,
+        look: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller promises both.
+        let (information, look) = unsafe { (&*information, &mut *look.cast::<F>()) };
+        // SAFETY: the headers of a loaded module.
+        let headers =
+            unsafe { core::slice::from_raw_parts(information.dlpi_phdr, information.dlpi_phnum.into()) };
+        if let Some(module) = (Loaded { bias: information.dlpi_addr, headers }).linked() {
+            look(&module);
+        }
+        0
+    }
+    // SAFETY: the callback takes an `F`, which is passed here and lives longer than the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit::<F>), (&raw mut look).cast()) };
+}
+
 impl Loaded<'_> {
+    /// Its tables for the loader; `None` without a dynamic section.
+    fn linked(&self) -> Option<Module> {
+        let dynamic = self.header(PT_DYNAMIC)?;
+        let section = self.bias.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
+        // SAFETY: the dynamic section of a module that is loaded with that bias.
+        Some(unsafe { Module::at(self.bias, section) })
+    }
+
     pub(crate) fn header(&self, kind: u32) -> Option<&libc::Elf64_Phdr> {
         self.headers.iter().find(|header| header.p_type == kind)
     }

@@ -5,7 +5,7 @@
 //! are searched when this library is loaded, and again before the next call of the loader after a
 //! `dlopen`: a program that opens an interpreter asks the loader for its functions.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_recorder::InterpreterState;
@@ -14,7 +14,8 @@ use cairn_recorder::InterpreterState;
 use crate::environment;
 #[cfg(target_arch = "x86_64")]
 use crate::hooks::{self, python::AllocatorFunctions};
-use crate::next::{Dynamic, Module};
+use crate::loaded::each_listed_module;
+use crate::next::Module;
 
 /// The first version whose allocators have the four functions that are replaced.
 #[cfg(target_arch = "x86_64")]
@@ -35,26 +36,9 @@ fn is_wanted() -> bool {
 /// Searches all modules for interpreters that are not known yet.
 pub(crate) fn find() {
     if is_wanted() {
-        // SAFETY: the callback has the type that the function calls, and uses no data.
-        unsafe { libc::dl_iterate_phdr(Some(on_module), core::ptr::null_mut()) };
+        // SAFETY: the lock of the loader's list is held, so that the module stays.
+        each_listed_module(|module| unsafe { examine(module) });
     }
-}
-
-/// # Safety
-///
-/// `info` is the loader's, which holds its lock meanwhile.
-unsafe extern "C" fn on_module(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-    // SAFETY: the caller, `dl_iterate_phdr`, passes a structure that is valid during the call.
-    let info = unsafe { &*info };
-    // SAFETY: the headers of a loaded module.
-    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    if let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) {
-        let section = info.dlpi_addr.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
-        // SAFETY: the dynamic section of a module that is loaded with that bias. The loader holds
-        // its lock, so that the module stays until this function returns.
-        unsafe { examine(&Module::at(info.dlpi_addr, section)) };
-    }
-    0
 }
 
 /// Reads the frames of the interpreter in this module, if there is one; records its allocators.

@@ -8,7 +8,8 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch::pass_on;
-use crate::next::{Dynamic, Module, NEXT, Next};
+use crate::loaded::each_listed_module;
+use crate::next::{Module, NEXT, Next};
 
 /// The interface of extensions of PHP 8.2, whose JIT is known. The code of 8.4 is by another
 /// compiler, and has frames of its own.
@@ -22,26 +23,9 @@ static PHP_VARIABLE: AtomicU64 = AtomicU64::new(0);
 /// Searches all modules.
 pub(crate) fn find() {
     if !crate::recorder::forbids_system_calls() {
-        // SAFETY: the callback has the type that the function calls, and uses no data.
-        unsafe { libc::dl_iterate_phdr(Some(on_module), core::ptr::null_mut()) };
+        // SAFETY: the lock of the loader's list is held, so that the module stays.
+        each_listed_module(|module| unsafe { examine(module) });
     }
-}
-
-/// # Safety
-///
-/// `info` is the loader's, which holds its lock meanwhile.
-unsafe extern "C" fn on_module(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-    // SAFETY: the caller, `dl_iterate_phdr`, passes a structure that is valid during the call.
-    let info = unsafe { &*info };
-    // SAFETY: the headers of a loaded module.
-    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    if let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) {
-        let section = info.dlpi_addr.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
-        // SAFETY: the dynamic section of a module that is loaded with that bias. The loader holds
-        // its lock, so that the module stays until this function returns.
-        unsafe { examine(&Module::at(info.dlpi_addr, section)) };
-    }
-    0
 }
 
 /// # Safety
