@@ -25,9 +25,7 @@ use crate::linux::arch::Rule;
 use crate::linux::counters::{self, Counter};
 use crate::linux::process::Process;
 use crate::linux::thread::ThreadState;
-use crate::linux::thread::shadow::{
-    PendingFrame, SHADOW_PADDING, SHADOW_RUN, SHADOWS, ShadowFrame, TURN_FRAMES,
-};
+use crate::linux::thread::shadow::{PendingFrame, SHADOW_PADDING, SHADOWS, ShadowFrame, TURN_FRAMES};
 
 /// Captures that follow between two that take the usual path.
 ///
@@ -177,32 +175,17 @@ unsafe fn try_follow(
 #[inline(always)]
 unsafe fn unchanged_height(thread: &ThreadState, number: usize, innermost: u32) -> usize {
     let base = thread.slot_base;
-    let frames = thread.first_turn_of_shadow(number);
-    let end = thread.sizes[number].end as usize + SHADOW_PADDING;
-    // The entry of height 1.
-    let mut start = SHADOW_RUN;
-    let mut height = loop {
-        let mut changed = 0;
-        // SAFETY: start + SHADOW_RUN <= TURN_FRAMES, as start < end <= TURN_FRAMES, both multiples
-        // of SHADOW_RUN but for `end`.
-        let run = unsafe { frames.get_unchecked(start..start + SHADOW_RUN) };
-        for (index, frame) in run.iter().enumerate() {
-            // Words inside of the innermost frame are not read: they may be anything.
-            let address = base.wrapping_add(frame.slot.max(innermost).into());
-            // SAFETY: at or above the live frame, and below the top: slots are distances from
-            // `slot_base` that lie below it, also in entries of earlier shadows.
-            let is_changed = (unsafe { load(address) } != frame.pc) | (frame.slot < innermost);
-            changed |= u32::from(is_changed) << index;
-        }
-        if changed != 0 {
-            break start + changed.trailing_zeros() as usize - SHADOW_PADDING - 1;
-        }
-        start += SHADOW_RUN;
-        if start >= end {
-            break start - SHADOW_PADDING - 1;
-        }
+    // The first of these frames is that of height 1.
+    let first = SHADOW_PADDING + 1;
+    let end = (thread.sizes[number].end as usize + SHADOW_PADDING).max(first);
+    // SAFETY: first <= end, and end <= TURN_FRAMES, as the caller promises.
+    let frames = unsafe { thread.first_turn_of_shadow(number).get_unchecked(first..end) };
+    let has_changed = |frame: &ShadowFrame| {
+        // Words inside of the innermost frame are not read: they may be anything.
+        // SAFETY: at or above the live frame, by the first comparison, and below the top.
+        frame.slot < innermost || unsafe { load(base.wrapping_add(frame.slot.into())) } != frame.pc
     };
-    height = height.min((end - SHADOW_PADDING).saturating_sub(1));
+    let height = frames.iter().position(has_changed).unwrap_or(frames.len());
     for index in 0..thread.sizes[number].extra_count as usize {
         let check = thread.extra(number, index);
         if check.height as usize > height {

@@ -10,16 +10,23 @@ use crate::linux::pcs::PcEntry;
 use crate::linux::process::Process;
 use crate::linux::thread::ThreadState;
 use crate::linux::thread::record::{
-    Discriminator, FP_IN_REGISTER, FpCheck, Join, RECORD_CHECKS, Record, WordCheck,
+    ChecksFull, Discriminator, FP_IN_REGISTER, FURTHER_CHECKS, FpCheck, Join, MAX_JOIN_HEIGHT, RECORD_CHECKS,
+    Record, RecordChecks, WordCheck,
 };
 use crate::linux::thread::shadow::{ExtraCheck, PendingFrame, SHADOW_PADDING, SHADOWS, ShadowFrame};
 
 /// Most frames inside of the join that get a record and no shadow. A shadow need not be the last
 /// stack: a new one is worth its cost only when more frames changed than a record can hold.
-const MAX_RECORDED_FRAMES: usize = RECORD_CHECKS + 1;
+const MAX_RECORDED_FRAMES: usize = RECORD_CHECKS + FURTHER_CHECKS;
 
 /// A record of the frames cannot be made: they depend on too many words, or on words too far away.
 struct NotRecordable;
+
+impl From<ChecksFull> for NotRecordable {
+    fn from(_: ChecksFull) -> Self {
+        Self
+    }
+}
 
 impl SteppedCapture<'_> {
     /// Gives the pending frames their nodes, learns this stack, and returns its node.
@@ -103,23 +110,22 @@ impl SteppedCapture<'_> {
         let CallSite { pc, sp, .. } = self.innermost;
         let innermost_slot = slot(self.thread, sp);
         let mut depends_on_fps = join.needs_fp();
-        let mut checks = [WordCheck::new(0, pc); RECORD_CHECKS];
+        let mut checks = RecordChecks::NONE;
         for index in 0..count {
             let frame = self.thread.pending(index);
             depends_on_fps |= frame.depends_on_fp();
             let words_above = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8);
             let words_above = words_above.map_err(|_| NotRecordable)?;
             // The innermost return address has its own field.
-            if let Some(check) = index.checked_sub(1).and_then(|index| checks.get_mut(index)) {
-                *check = WordCheck::new(words_above, self.return_address(frame.slot));
+            if index > 0 {
+                checks.push(WordCheck::new(words_above, self.return_address(frame.slot)))?;
             }
         }
-        let Ok(height) = u16::try_from(join_height) else { return Ok(()) };
-        if pc >> 48 != 0 || join_height + count > u16::MAX.into() {
+        if pc >> 48 != 0 || join_height + count > MAX_JOIN_HEIGHT {
             return Ok(());
         }
         let fp_check = match depends_on_fps {
-            true => Some(self.check_fps(&mut checks, count.saturating_sub(1), &join, count)?),
+            true => Some(self.check_fps(&mut checks, &join, count)?),
             false => None,
         };
         let thread = &mut *self.thread;
@@ -132,18 +138,17 @@ impl SteppedCapture<'_> {
             counters::add(Counter::RecordsReplaced, 1);
             thread.count_replaced();
         }
-        let join = Join { shadow: self.number, height, place: join.place() };
-        *thread.record_mut(key) = Record::new(pc, innermost_slot, leaf, join, checks, fp_check);
+        let join = Join { shadow: self.number, height: join_height as u16, place: join.place() };
+        let record = Record::new(pc, innermost_slot, leaf, join, &checks, fp_check);
+        thread.set_record(key, record, &checks);
         Ok(())
     }
 
-    /// Adds the frame pointers that the pending frames and the join need to a record's checks. The
-    /// first `used` checks are taken.
+    /// Adds the frame pointers that the pending frames and the join need to a record's checks.
     #[inline(never)]
     fn check_fps(
         &self,
-        checks: &mut [WordCheck; RECORD_CHECKS],
-        mut used: usize,
+        checks: &mut RecordChecks,
         join: &ShadowFrame,
         count: usize,
     ) -> Result<FpCheck, NotRecordable> {
@@ -154,8 +159,6 @@ impl SteppedCapture<'_> {
             OfJoin,
             Value(u64),
         }
-        const LAST: usize = RECORD_CHECKS - 1;
-
         let pcs = self.process.pcs.entries();
         let (mut source, mut outer_slot) = (FP_IN_REGISTER, join.slot);
         let mut needed = if join.needs_fp() { NeededFp::OfJoin } else { NeededFp::None };
@@ -172,10 +175,7 @@ impl SteppedCapture<'_> {
                 match needed {
                     _ if words_above == FP_IN_REGISTER => return Err(NotRecordable),
                     NeededFp::OfJoin => source = words_above,
-                    NeededFp::Value(fp) if used < LAST && fp >> 48 == 0 => {
-                        *checks.get_mut(used).ok_or(NotRecordable)? = WordCheck::new(words_above, fp);
-                        used += 1;
-                    }
+                    NeededFp::Value(fp) if fp >> 48 == 0 => checks.push(WordCheck::new(words_above, fp))?,
                     _ => return Err(NotRecordable),
                 }
                 needed = NeededFp::None;
@@ -193,9 +193,6 @@ impl SteppedCapture<'_> {
             NeededFp::Value(fp) => fp,
             _ => 0,
         };
-        if used > LAST {
-            return Err(NotRecordable);
-        }
         Ok(FpCheck::new(source, in_register))
     }
 

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   innermost frame (pc, sp)
-//!        |   its record: up to six frames, as a list of words to compare
+//!        |   its record: up to 12 frames, as a list of words to compare
 //!        v
 //!   the join: a frame of a shadow (an earlier stack), at the same place
 //!        |   the shadow: all return addresses outside of the join, in one array, compared in one loop
@@ -132,6 +132,14 @@ unsafe fn match_record(thread: &ThreadState, key: u64, site: CallSite) -> Option
             fp_difference(check, join_fp, site.fp, word)
         }
     };
+    if difference != 0 {
+        return None;
+    }
+    if record.is_long() {
+        for check in thread.further_checks(key)? {
+            difference |= word(check.words_above()) ^ check.value();
+        }
+    }
     (difference == 0).then_some(record.node())
 }
 

@@ -1,8 +1,8 @@
 //! The state of one thread: caches that are trusted only after a check, and its shadows.
 //!
-//! The memory of a thread is one mapping of 128 KiB of address space. A thread whose stack is 120
+//! The memory of a thread is one mapping of 160 KiB of address space. A thread whose stack is 120
 //! frames deep touches 64 KiB of it. A stack of more than 500 frames takes another mapping, and
-//! thousands of stacks in use take one of 384 KiB. The mapping is reached through one thread-local
+//! thousands of stacks in use take one of 640 KiB. The mapping is reached through one thread-local
 //! word without a destructor. A later thread recognises by its owner's number that the owner has
 //! ended, and reuses the mapping.
 //!
@@ -26,7 +26,10 @@ use crate::linux::stack_bounds::{self, Hole};
 use crate::linux::stack_memory::StackMemory;
 use crate::linux::walk::WalkRoom;
 use crate::linux::{mapping, own_memory, thread_pointer};
-use record::{Discriminator, FIRST_COUNT, HashTables, LARGE_COUNT, MANY_REPLACED, PcSet, Record};
+use record::{
+    Discriminator, FIRST_COUNT, FIRST_FURTHER, FURTHER_CHECKS, FurtherChecks, HashTables, LARGE_COUNT,
+    LARGE_FURTHER, MANY_REPLACED, PcSet, Record, RecordChecks, WordCheck,
+};
 use shadow::{CommonHeights, FIRST_TURNS, SHADOWS, ShadowSize, Turn};
 
 /// The state of a capture of one thread. All-zero bytes are a thread that knows nothing yet,
@@ -60,6 +63,9 @@ pub(crate) struct ThreadState {
     pub(crate) follows_left: u32,
     /// Table entries that were replaced by others.
     replaced: u32,
+    /// Number of [`FurtherChecks`], less 1.
+    further_mask: u32,
+    further_checks: *mut FurtherChecks,
     pub(crate) common: CommonHeights,
     /// The copy of `low` and `high` that signal handlers read.
     published: Option<&'static PublishedBounds>,
@@ -89,7 +95,7 @@ pub(crate) struct ThreadBlock {
     busy: AtomicU64,
     state: UnsafeCell<ThreadState>,
     /// The first tables of the state.
-    own_tables: UnsafeCell<HashTables<FIRST_COUNT>>,
+    own_tables: UnsafeCell<HashTables<FIRST_COUNT, FIRST_FURTHER>>,
     /// For a whole walk.
     walk_room: UnsafeCell<WalkRoom>,
     handler: HandlerPart,
@@ -448,16 +454,21 @@ impl ThreadState {
     ///
     /// - `tables` points to zeroed or initialised tables that are never unmapped, and to which
     ///   nothing else refers.
-    unsafe fn use_tables<const COUNT: usize>(&mut self, tables: *mut HashTables<COUNT>) {
-        const { assert!(COUNT.is_power_of_two()) };
+    unsafe fn use_tables<const COUNT: usize, const FURTHER: usize>(
+        &mut self,
+        tables: *mut HashTables<COUNT, FURTHER>,
+    ) {
+        const { assert!(COUNT.is_power_of_two() && FURTHER.is_power_of_two() && FURTHER <= COUNT) };
         // SAFETY: the caller promises that the tables are there; only addresses of fields are
         // taken.
         unsafe {
             self.records = (&raw mut (*tables).records).cast();
             self.discriminators = (&raw mut (*tables).discriminators).cast();
             self.pc_sets = (&raw mut (*tables).pc_sets).cast();
+            self.further_checks = (&raw mut (*tables).further_checks).cast();
         }
         self.mask = COUNT as u32 - 1;
+        self.further_mask = FURTHER as u32 - 1;
         self.pc_shift = u64::BITS - COUNT.ilog2();
     }
 
@@ -498,6 +509,28 @@ impl ThreadState {
         unsafe { &mut *self.records.add(self.index(key)) }
     }
 
+    /// The further checks of the [long](Record::is_long) record that this key selects. `None` if
+    /// another record has taken their place.
+    #[inline(always)]
+    pub(crate) fn further_checks(&self, key: u64) -> Option<&[WordCheck; FURTHER_CHECKS]> {
+        let index = self.index(key);
+        // SAFETY: the masked index is below the length of the table (`use_tables`), and zeros are
+        // checks.
+        unsafe { &*self.further_checks.add(index & self.further_mask as usize) }.of(index)
+    }
+
+    /// Replaces the record that this key selects. `checks` are those of the record.
+    pub(crate) fn set_record(&mut self, key: u64, record: Record, checks: &RecordChecks) {
+        let index = self.index(key);
+        if record.is_long() {
+            // SAFETY: the masked index is below the length of the table (`use_tables`), whose only
+            // owner is `self`; zeros are checks.
+            let further = unsafe { &mut *self.further_checks.add(index & self.further_mask as usize) };
+            further.write(index, &record, checks);
+        }
+        *self.record_mut(key) = record;
+    }
+
     /// The stack words that distinguish the stacks of a call site, the newer one first.
     #[inline(always)]
     pub(crate) fn discriminators(&self, site_key: u64) -> [Discriminator; 2] {
@@ -533,10 +566,10 @@ impl ThreadState {
     #[cold]
     #[inline(never)]
     fn take_large_tables(&mut self) {
-        if let Some(fresh) = mapping::reserve(size_of::<HashTables<LARGE_COUNT>>()) {
+        if let Some(fresh) = mapping::reserve(size_of::<HashTables<LARGE_COUNT, LARGE_FURTHER>>()) {
             // SAFETY: the mapping is zeroed, page aligned, large enough, never unmapped, and known
             // here alone.
-            unsafe { self.use_tables(fresh.cast::<HashTables<LARGE_COUNT>>().as_ptr()) };
+            unsafe { self.use_tables(fresh.cast::<HashTables<LARGE_COUNT, LARGE_FURTHER>>().as_ptr()) };
         }
     }
 

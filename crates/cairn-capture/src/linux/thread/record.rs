@@ -4,14 +4,16 @@
 use crate::linux::pcs::NUMBER_BITS;
 use crate::linux::thread::shadow::SHADOWS;
 
-/// The hash tables of one thread, with `COUNT` entries each.
+/// The hash tables of one thread, with `COUNT` entries each, and `FURTHER` further checks.
 #[repr(C)]
-pub(crate) struct HashTables<const COUNT: usize> {
+pub(crate) struct HashTables<const COUNT: usize, const FURTHER: usize> {
     /// The stack words that distinguish the stacks of each call site; see `engine::record_key`.
     /// They come first, to share a page with the hot fields of the thread's state.
     pub(super) discriminators: [[Discriminator; 2]; COUNT],
     pub(super) records: [Record; COUNT],
     pub(super) pc_sets: [PcSet; COUNT],
+    /// The further checks of long records.
+    pub(super) further_checks: [FurtherChecks; FURTHER],
 }
 
 /// Entries in each table of a new thread: 512 records take 32 KiB and hold the stacks of most
@@ -22,6 +24,10 @@ pub(super) const FIRST_COUNT: usize = 1 << 9;
 pub(super) const MANY_REPLACED: u32 = 8 * FIRST_COUNT as u32;
 /// Entries in each large table.
 pub(super) const LARGE_COUNT: usize = 8 * FIRST_COUNT;
+/// Long records in the tables of a new thread; 64, which take a page of 4 KiB.
+pub(super) const FIRST_FURTHER: usize = 1 << 6;
+/// Long records in large tables.
+pub(super) const LARGE_FURTHER: usize = LARGE_COUNT;
 
 /// Bits of a code address in user space.
 pub(crate) const PC_BITS: u32 = 47;
@@ -38,7 +44,7 @@ const _: () = assert!(NUMBER_BITS + PC_TAG_BITS == u64::BITS);
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
-    /// `| return address into the innermost frame: 48 | height of the join: 16 |`
+    /// `| return address into the innermost frame: 48 | LONG: 1 | height of the join: 15 |`
     pc_and_height: u64,
     /// `| node of the answer: 32 | slot of the innermost frame: 32 |`; see [`place`].
     leaf: u64,
@@ -52,6 +58,42 @@ pub(crate) struct Record {
 
 /// Stack words that one record compares: as many as fill its cache line.
 pub(crate) const RECORD_CHECKS: usize = 5;
+/// Stack words that a long record compares besides: as many as fill another cache line.
+pub(crate) const FURTHER_CHECKS: usize = 7;
+
+/// The second cache line of a long record. Few records are long, so that several of them share one
+/// line, which belongs to the last one that was written.
+#[repr(C, align(64))]
+pub(crate) struct FurtherChecks {
+    /// The index of the record, above 0.
+    owner: u64,
+    /// Unused checks repeat the innermost return address.
+    checks: [WordCheck; FURTHER_CHECKS],
+}
+
+impl FurtherChecks {
+    /// The checks, if they belong to the record of this index.
+    #[inline(always)]
+    pub(super) fn of(&self, owner: usize) -> Option<&[WordCheck; FURTHER_CHECKS]> {
+        (self.owner == owner as u64 + 1).then_some(&self.checks)
+    }
+
+    /// Writes those of `checks` that do not fit into the first line of the record of this index.
+    pub(super) fn write(&mut self, owner: usize, record: &Record, checks: &RecordChecks) {
+        let further = checks.words().get(record.room()..).unwrap_or(&[]);
+        self.owner = owner as u64 + 1;
+        self.checks.fill(WordCheck::new(0, record.pc()));
+        for (check, word) in self.checks.iter_mut().zip(further) {
+            *check = *word;
+        }
+    }
+}
+
+const _: () = assert!(size_of::<FurtherChecks>() == 64);
+/// Flag of [`Record::pc_and_height`]: the record has [`FurtherChecks`] as well.
+const LONG: u64 = 1 << 15;
+/// The greatest height of a join.
+pub(crate) const MAX_JOIN_HEIGHT: usize = LONG as usize - 1;
 /// Flag of [`Record::join`].
 const DEPENDS_ON_FPS: u64 = 4;
 /// The bits of [`Record::join`] that number the shadow.
@@ -74,13 +116,13 @@ impl Record {
         Self { pc_and_height: 0, leaf: 0, join: 0, checks: [WordCheck(0); RECORD_CHECKS] };
 
     /// Describes the stack with node `node`, whose innermost frame lies at `slot` and returns to
-    /// `pc`.
+    /// `pc`. Checks that do not fit into one cache line make it [long](Self::is_long).
     pub(crate) fn new(
         pc: u64,
         slot: u32,
         node: u32,
         join: Join,
-        checks: [WordCheck; RECORD_CHECKS],
+        checks: &RecordChecks,
         fp_check: Option<FpCheck>,
     ) -> Self {
         let flag = if fp_check.is_some() { DEPENDS_ON_FPS } else { 0 };
@@ -88,12 +130,31 @@ impl Record {
             pc_and_height: pc << 16 | u64::from(join.height),
             leaf: place(slot, node),
             join: join.place | flag | join.shadow as u64,
-            checks,
+            checks: [WordCheck::new(0, pc); RECORD_CHECKS],
         };
+        let room = record.room();
+        for (check, word) in record.checks[..room].iter_mut().zip(checks.words()) {
+            *check = *word;
+        }
+        if checks.words().len() > room {
+            record.pc_and_height |= LONG;
+        }
         if let Some(fp_check) = fp_check {
             record.checks[RECORD_CHECKS - 1] = WordCheck(fp_check.0);
         }
         record
+    }
+
+    /// The number of checks of words in the first line.
+    fn room(&self) -> usize {
+        // The frame pointer's check takes the last place.
+        if self.join & DEPENDS_ON_FPS != 0 { RECORD_CHECKS - 1 } else { RECORD_CHECKS }
+    }
+
+    /// True for a record with [`FurtherChecks`].
+    #[inline(always)]
+    pub(crate) fn is_long(&self) -> bool {
+        self.pc_and_height & LONG != 0
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -138,7 +199,7 @@ impl Record {
     /// The height of the join in the shadow.
     #[inline(always)]
     pub(crate) fn join_height(&self) -> u32 {
-        u32::from(self.pc_and_height as u16)
+        (self.pc_and_height & (LONG - 1)) as u32
     }
 
     /// Slot and node that the shadow must have at the join; see [`place`].
@@ -159,6 +220,33 @@ impl Record {
     pub(crate) fn last_check(&self) -> LastCheck {
         let [.., last] = self.checks;
         if self.join & DEPENDS_ON_FPS != 0 { LastCheck::Fps(FpCheck(last.0)) } else { LastCheck::Word(last) }
+    }
+}
+
+/// The stack words that a record compares, while it is being made.
+pub(crate) struct RecordChecks {
+    words: [WordCheck; RECORD_CHECKS + FURTHER_CHECKS],
+    count: usize,
+}
+
+/// A record has no place for a further check.
+pub(crate) struct ChecksFull;
+
+impl RecordChecks {
+    pub(crate) const NONE: Self = Self { words: [WordCheck(0); _], count: 0 };
+
+    /// Adds a check. The last place remains free for the check of a frame pointer.
+    pub(crate) fn push(&mut self, check: WordCheck) -> Result<(), ChecksFull> {
+        if self.count == self.words.len() - 1 {
+            return Err(ChecksFull);
+        }
+        self.words[self.count] = check;
+        self.count += 1;
+        Ok(())
+    }
+
+    fn words(&self) -> &[WordCheck] {
+        &self.words[..self.count]
     }
 }
 
@@ -284,15 +372,63 @@ impl PcSet {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
+    use std::vec::Vec;
 
     const PC: u64 = 0x7fff_1234_5678;
 
     fn record(fp_check: Option<FpCheck>) -> Record {
+        record_of(&words(1), fp_check)
+    }
+
+    /// Checks of `count` words: the one at distance 9 and those above it.
+    fn words(count: u16) -> RecordChecks {
+        let mut checks = RecordChecks::NONE;
+        for words_above in 9..9 + count {
+            assert!(checks.push(WordCheck::new(words_above, 0x5555_0000_1111)).is_ok());
+        }
+        checks
+    }
+
+    fn record_of(checks: &RecordChecks, fp_check: Option<FpCheck>) -> Record {
         let join = Join { shadow: 3, height: 700, place: place(0xffff_fff8, 0x8000_0001) };
-        let mut checks = [WordCheck::new(0, PC); RECORD_CHECKS];
-        checks[0] = WordCheck::new(9, 0x5555_0000_1111);
         Record::new(PC, 0xff00_0010, 0x1234_5678, join, checks, fp_check)
+    }
+
+    #[test]
+    fn long_record_compares_each_word_once() {
+        let fp_check = || Some(FpCheck::new(40, 0));
+        for (count, fp_check, is_long) in [
+            (5, None, false),
+            (6, None, true),
+            (11, None, true),
+            (4, fp_check(), false),
+            (5, fp_check(), true),
+            (11, fp_check(), true),
+        ] {
+            let checks = words(count);
+            let record = record_of(&checks, fp_check);
+            assert_eq!((record.is_long(), record.pc(), record.join_height()), (is_long, PC, 700));
+            let mut further = FurtherChecks { owner: 0, checks: [WordCheck(0); FURTHER_CHECKS] };
+            further.write(7, &record, &checks);
+            assert!(further.of(6).is_none());
+            let last = match record.last_check() {
+                LastCheck::Word(check) => Some(check),
+                LastCheck::Fps(_) => None,
+            };
+            let all = record.word_checks().chain(last).chain(further.of(7).unwrap().iter().copied());
+            // Unused checks repeat the word at distance 0.
+            let used: Vec<u64> = all.map(WordCheck::words_above).filter(|&words| words != 0).collect();
+            assert_eq!(used, (9..9 + u64::from(count)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn checks_leave_a_place_for_the_frame_pointer() {
+        let mut checks = RecordChecks::NONE;
+        let pushed = (0..99).take_while(|&words| checks.push(WordCheck::new(words, PC)).is_ok()).count();
+        assert_eq!(pushed, RECORD_CHECKS + FURTHER_CHECKS - 1);
     }
 
     #[test]
