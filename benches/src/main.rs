@@ -44,7 +44,8 @@ Usage: cargo xtask bench COMMAND
 
   against CAIRN [ROUNDS [WORK...]]  whole programs under an older build of cairn and under this one, as Markdown
   annotate [ROUNDS]            what annotated blocks cost, beside heapprof.so (CAIRN_PEER_HEAPPROF_SO), as Markdown
-  capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
+  capture [PART...] [PROGRAM...]
+                               ns per captured stack against peers, as Markdown; parts and programs: `capture list`
   symbols PROGRAM...           names for addresses of these programs, against llvm-symbolizer and addr2line
   core CAIRN [GIB [FILE...]]   blocks found in memory images a second, whole answers, and blocks found where none are
   first-lines [--cairn FILE] [PROGRAM...]

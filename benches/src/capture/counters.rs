@@ -52,10 +52,10 @@ const LOOK_UPS: &[Column] = &[
     ("new segments", &["new_segments"], CAPTURES),
 ];
 
-pub(crate) fn run() -> Result<(), String> {
+pub(crate) fn run(only: &[&str]) -> Result<(), String> {
     let hook = at_malloc::build_hook(&["--features", "counters"])?;
     let mut reports = Vec::new();
-    for program in at_malloc::programs() {
+    for program in at_malloc::programs(only) {
         match at_malloc::start(&hook, &program, "cairn-count") {
             Ok(report) => reports.push((program, report)),
             Err(why) => eprintln!("{}: {why}", program.name),

@@ -18,31 +18,35 @@ mod slow;
 
 use crate::machine;
 
-type Part = (&'static str, fn() -> Result<(), String>, &'static str);
+/// A part takes the programs that were chosen, none for all. Only two parts run such programs.
+type Part = (&'static str, fn(&[&str]) -> Result<(), String>, &'static str);
 
 const PARTS: &[Part] = &[
-    ("fixed", fixed::run, "ns per capture of a fixed stack"),
+    ("fixed", |_| fixed::run(), "ns per capture of a fixed stack"),
     ("at-malloc", at_malloc::run, "ns per capture at every malloc of real programs"),
     ("counters", counters::run, "how captures at every malloc are answered"),
-    ("slow", slow::run, "ns where nothing is known: new code, moved stacks"),
-    ("room", room::run, "memory and stack that captures take"),
-    ("instructions", instructions::run, "instructions per capture of a fixed stack"),
+    ("slow", |_| slow::run(), "ns where nothing is known: new code, moved stacks"),
+    ("room", |_| room::run(), "memory and stack that captures take"),
+    ("instructions", |_| instructions::run(), "instructions per capture of a fixed stack"),
 ];
 
-/// Runs the named parts, or all.
+/// Runs the named parts, or all, on the named programs, or all.
 pub(crate) fn run(names: &[&str]) -> Result<(), String> {
     if names == ["list"] {
         PARTS.iter().for_each(|(name, _, what)| println!("{name:<14} {what}"));
+        println!("\nprograms of at-malloc and counters: {}", at_malloc::PROGRAMS.join(", "));
         return Ok(());
     }
-    if let Some(unknown) = names.iter().find(|name| PARTS.iter().all(|(part, ..)| part != *name)) {
-        return Err(format!("{unknown}: no such part; `capture list` names them"));
+    let (parts, programs): (Vec<&str>, Vec<&str>) =
+        names.iter().partition(|name| PARTS.iter().any(|(part, ..)| part == *name));
+    if let Some(unknown) = programs.iter().find(|name| !at_malloc::PROGRAMS.contains(name)) {
+        return Err(format!("{unknown}: no such part and no such program; `capture list` names them"));
     }
     println!("{}", machine::description());
     for (name, part, what) in PARTS {
-        if names.is_empty() || names.contains(name) {
+        if parts.is_empty() || parts.contains(name) {
             println!("## {what}\n");
-            part()?;
+            part(&programs)?;
             println!();
         }
     }
