@@ -138,10 +138,12 @@ impl Tree {
     #[inline]
     pub(crate) fn child(&self, parent: u32, pc: u32) -> Option<u32> {
         let words = self.words();
-        if parent != 0 && words.at(parent + 1) == pc {
-            counters::add(Counter::NextWords, 1);
-            return Some(parent + 1);
-        }
+        words.next(parent, pc).or_else(|| self.child_in_segment(words, parent, pc))
+    }
+
+    /// The child that is the first node of a segment.
+    #[inline]
+    fn child_in_segment(&self, words: Words<'_>, parent: u32, pc: u32) -> Option<u32> {
         counters::add(Counter::IndexLookups, 1);
         let head = self.segments.find_and_move(
             segment_hash(parent, pc),
@@ -164,9 +166,15 @@ impl Tree {
     ) -> Result<u32, TreeFull> {
         let mut parent = parent;
         let mut rest = pcs;
+        let words = self.words();
         loop {
             let here = rest.clone();
             let Some(pc) = rest.next() else { return Ok(parent) };
+            // Most stacks that are new to a thread run through a few segments.
+            if let Some(child) = words.next(parent, pc) {
+                parent = child;
+                continue;
+            }
             let searched = self.segments.tables();
             parent = match self.child(parent, pc) {
                 Some(child) => child,
@@ -236,6 +244,16 @@ impl Words<'_> {
         // Relaxed is enough: an index reaches a thread through the segment index (acquire) or its
         // own memory.
         self.0.get(index as usize).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// The child of `parent` that was called from `pc`, if that is the next word.
+    #[inline(always)]
+    fn next(self, parent: u32, pc: u32) -> Option<u32> {
+        if parent == 0 || self.at(parent + 1) != pc {
+            return None;
+        }
+        counters::add(Counter::NextWords, 1);
+        Some(parent + 1)
     }
 
     /// Returns the word at `index`, for an index from any source. All memory that was written
