@@ -239,7 +239,9 @@ pub(super) fn is_rust(frame: &FrameFacts<'_>) -> Option<bool> {
 pub(super) fn without_clone(name: &str) -> &str {
     let name = name.split_once('@').map_or(name, |(name, _)| name);
     let marks = [".part.", ".constprop.", ".isra.", ".cold", ".llvm.", ".lto_priv.", ".localalias"];
-    let end = marks.iter().filter_map(|mark| name.find(mark)).min();
+    // Few names have a dot, and a search for each mark would cost more than the rest of a report.
+    let is_mark = |at: &usize| marks.iter().any(|mark| name[*at..].starts_with(mark));
+    let end = name.match_indices('.').map(|(at, _)| at).find(is_mark);
     end.map_or(name, |end| &name[..end])
 }
 
