@@ -55,7 +55,8 @@ fn aggregator() {
             })
             .collect();
         rates.sort_by(f64::total_cmp);
-        let memory = (life.live * 24 + STACKS as usize * 64) as f64 / f64::from(1 << 20);
+        // 16 bytes for a block, and as much for its time, which is another one for each here.
+        let memory = (life.live * 32 + STACKS as usize * 64) as f64 / f64::from(1 << 20);
         println!(
             "| {} | {:.1} | {:.1} - {:.1} | {memory:.1} |",
             life.name,

@@ -381,6 +381,14 @@ pub trait Events {
         let _ = (object, stack, size_bytes);
     }
 
+    /// Loads what a free of this object will need beside the object itself.
+    ///
+    /// Comes some events after [`prefetch_object`](Self::prefetch_object), which loaded that.
+    #[inline]
+    fn prefetch_free(&mut self, object: ObjectId) {
+        let _ = object;
+    }
+
     /// Returns true when sites are in no near cache.
     ///
     /// Then [`prefetch_object`](Self::prefetch_object) is worth its time however few objects live.

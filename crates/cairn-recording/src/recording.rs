@@ -248,8 +248,9 @@ impl Recording {
                 let end = packed.read(&self.source, wanted, events, &mut findings)?;
                 match &self.rest {
                     Some(Rest { source, spool, scale }) if !events.is_enough() => {
-                        let mut events = Renumbered::new(events, end.slots);
-                        let unmatched = spool.read(source, scale, wanted, &mut events, end.nanos)?;
+                        let nanos = end.nanos;
+                        let mut events = Renumbered::new(events, end.into_slots());
+                        let unmatched = spool.read(source, scale, wanted, &mut events, nanos)?;
                         unmatched.saturating_add(packed.unmatched_frees)
                     }
                     _ => match &packed.totals {

@@ -1,13 +1,15 @@
 //! From events to sums: one pass, one core, memory for what is live and not for what has been.
+//!
+//! Long because an allocation and its free change the same sums, and are read side by side.
 
 use std::ops::RangeInclusive;
 
+use super::blocks::{Blocks, Described, NO_ORIGIN, ObjectState};
 use super::classes::{LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, lifetime_class, size_class};
 use super::sampling::{Errors, Sampling, Variance, Variances};
 use super::slices::{LiveBlock, Rows, SliceOptions, Slicer, Slices};
 use super::sums::{Row, Sums, Weight};
 use super::timeline::{Bin, Timeline};
-use cairn_recording::prefetch;
 
 /// Which blocks are counted, and until when.
 ///
@@ -75,7 +77,7 @@ pub const LOST_STACK: u32 = u32::MAX;
 /// ```
 #[derive(Debug)]
 pub struct Aggregator {
-    blocks: Vec<Block>,
+    blocks: Blocks,
     /// Rows by stack, the first one for lost ones, see [`place_of`].
     ///
     /// Each is one more than the index of its row, 0 where it has none.
@@ -109,20 +111,12 @@ pub struct Aggregator {
     past_end: bool,
 }
 
-/// State of an object.
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    size_bytes: u64,
-    born_nanos: u64,
-    /// Index of the row, [`UNCOUNTED`], or [`FREE`].
-    stack: u32,
-    thread: u32,
-}
-
-const FREE: u32 = u32::MAX;
-const UNCOUNTED: u32 = u32::MAX - 1;
-/// There are no more stacks, so that none has the row of one of these.
-const MAX_STACKS: usize = UNCOUNTED as usize - 2;
+/// There are no more stacks, so that none has the row of [`NO_ROW`].
+const MAX_STACKS: usize = NO_ROW as usize - 2;
+/// Not the index of a row.
+const NO_ROW: u32 = u32::MAX;
+/// Not an object.
+const NO_OBJECT: u32 = u32::MAX;
 
 /// Not a thread: there was no counted block yet, or some of several threads.
 const NOBODY: u32 = u32::MAX;
@@ -136,14 +130,21 @@ const fn place_of(stack: u32) -> u32 {
     stack.wrapping_add(1)
 }
 
-const _: () = assert!(size_of::<Block>() == 24);
-
 #[derive(Clone, Copy, Debug)]
 struct Thread {
     row: Row,
     /// The object that the thread allocated last.
     last_object: u32,
+    /// The origin of the block that was counted last.
+    origin: u32,
     counts: bool,
+}
+
+impl Thread {
+    fn new(scope: &Scope, index: usize) -> Self {
+        let counts = counts_thread(scope, index);
+        Self { row: Row::default(), last_object: NO_OBJECT, origin: NO_ORIGIN, counts }
+    }
 }
 
 /// Memory that the program holds in total, counted or not.
@@ -260,8 +261,6 @@ impl Aggregator {
     #[must_use]
     pub fn new(stacks: usize, threads: usize, scope: Scope, sampling: Sampling) -> Self {
         let stacks = stacks.min(MAX_STACKS);
-        let thread =
-            |index| Thread { row: Row::default(), last_object: FREE, counts: counts_thread(&scope, index) };
         let variances = match sampling {
             Sampling::All => None,
             Sampling::Poisson { mean_bytes } => Some(SampledErrors {
@@ -272,10 +271,10 @@ impl Aggregator {
             }),
         };
         let mut heap = Self {
-            blocks: Vec::new(),
+            blocks: Blocks::new(),
             places: vec![0; stacks + 1],
             stacks: Vec::new(),
-            threads: (0..threads).map(thread).collect(),
+            threads: (0..threads).map(|index| Thread::new(&scope, index)).collect(),
             sole_thread: NOBODY,
             sizes: [Row::default(); SIZE_CLASSES],
             lifetimes: [Lifetimes::default(); LIFETIME_CLASSES],
@@ -323,6 +322,14 @@ impl Aggregator {
         self
     }
 
+    /// The same for frees that [describe](Self::freed_as) their blocks, without slices.
+    ///
+    /// Sizes and stacks of blocks take no memory then. Nothing may have been fed yet.
+    pub(super) fn described_by_frees(mut self) -> Self {
+        self.blocks.forget_descriptions();
+        self
+    }
+
     /// True once an event came that is past the end of the scope: nothing that follows changes
     /// anything.
     #[must_use]
@@ -337,19 +344,33 @@ impl Aggregator {
     }
 
     /// A block was allocated.
-    #[inline]
+    #[inline(always)]
     pub fn allocated(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64, nanos: u64) {
         if !self.clock(nanos) {
             return;
         }
-        let Some(block) = self.blocks.get(object as usize) else {
-            return self.allocated_at_new_object(object, stack, thread, size_bytes);
-        };
-        if block.stack != FREE {
-            self.anomalies.reused_objects += 1;
-            self.release(object);
+        match self.blocks.state(object) {
+            Some(ObjectState::Free) => {}
+            Some(state) => self.free_reused(object, state),
+            None if self.blocks.meet(object) => {}
+            None => {
+                self.anomalies.bad_numbers += 1;
+                return;
+            }
         }
         self.hold(object, stack, thread, size_bytes);
+    }
+
+    /// Frees the older block of an object that is given twice.
+    ///
+    /// Where only frees describe blocks it is not known, and counts as live from then on. Readers
+    /// of recordings never give an object twice.
+    #[cold]
+    fn free_reused(&mut self, object: u32, state: ObjectState) {
+        self.anomalies.reused_objects += 1;
+        if let Some(block) = self.blocks.described(object) {
+            self.release(object, state, block);
+        }
     }
 
     #[inline]
@@ -364,11 +385,12 @@ impl Aggregator {
         let counted =
             of_thread.counts && (self.counts_all || self.scope.has(self.now_nanos, size_bytes, stack));
         of_thread.last_object = object;
-        let row = if counted { self.count(place, stack, thread, size_bytes, weight) } else { UNCOUNTED };
-        // The caller has seen that the place is there.
-        if let Some(block) = self.blocks.get_mut(object as usize) {
-            *block = Block { size_bytes, born_nanos: self.now_nanos, stack: row, thread };
+        if counted {
+            self.blocks.add_to_origin(&mut of_thread.origin, thread, self.now_nanos);
         }
+        let origin = of_thread.origin;
+        let row = if counted { self.count(place, stack, thread, size_bytes, weight) } else { NO_ROW };
+        self.blocks.put(object, counted, origin, Described::new(size_bytes, row));
         self.held.grow(weight, self.now_nanos);
         self.bin.most_bytes = self.bin.most_bytes.max(self.held.bytes);
         self.bin.allocations = self.bin.allocations.wrapping_add(weight.blocks);
@@ -448,23 +470,16 @@ impl Aggregator {
         all
     }
 
-    /// Makes room for one object more. Because freed ones are given again, no number can be above
-    /// that of all live ones.
-    #[cold]
-    fn allocated_at_new_object(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64) {
-        if object as usize > self.blocks.len().saturating_add(OBJECT_SLACK) || object == FREE {
-            self.anomalies.bad_numbers += 1;
-            return;
-        }
-        let free = Block { size_bytes: 0, born_nanos: 0, stack: FREE, thread: 0 };
-        self.blocks.resize(object as usize + 1, free);
-        self.hold(object, stack, thread, size_bytes);
-    }
-
     /// Asks for the memory that this object will need when something happens to it soon.
     #[inline]
     pub(super) fn prefetch_object(&self, object: u32) {
-        prefetch(&self.blocks, object as usize);
+        self.blocks.prefetch(object);
+    }
+
+    /// Asks for what a free of this object will need, once the object itself is in the caches.
+    #[inline]
+    pub(super) fn prefetch_free(&self, object: u32) {
+        self.blocks.prefetch_origin(object);
     }
 
     /// A block was freed.
@@ -473,41 +488,67 @@ impl Aggregator {
         if !self.clock(nanos) {
             return;
         }
-        match self.blocks.get(object as usize) {
-            Some(block) if block.stack != FREE => self.release(object),
+        match (self.blocks.described(object), self.blocks.take(object)) {
+            (Some(block), Some(state)) if state != ObjectState::Free => self.release(object, state, block),
             _ => self.anomalies.unknown_frees += 1,
         }
     }
 
+    /// A block was freed, which was allocated with this stack and size.
+    #[inline(always)]
+    pub(super) fn freed_as(&mut self, object: u32, stack: u32, size_bytes: u64, nanos: u64) {
+        if !self.clock(nanos) {
+            return;
+        }
+        match self.blocks.take(object) {
+            Some(ObjectState::Free) | None => self.anomalies.unknown_frees += 1,
+            Some(state) => {
+                let place = self.places.get(place_of(stack) as usize).copied().unwrap_or(0);
+                self.release(object, state, Described::new(size_bytes, place.wrapping_sub(1)));
+            }
+        }
+    }
+
+    /// Subtracts a block that was there in this state, from its rows too if it was counted.
     #[inline]
-    fn release(&mut self, object: u32) {
-        let Some(place) = self.blocks.get_mut(object as usize) else { return };
-        let block = *place;
-        place.stack = FREE;
-        let weight = self.sampling.weigh(block.size_bytes);
+    fn release(&mut self, object: u32, state: ObjectState, block: Described) {
+        let size_bytes = block.size_bytes();
+        let weight = self.sampling.weigh(size_bytes);
+        if let ObjectState::Counted(origin) = state {
+            self.uncount(object, origin, block.row, size_bytes, weight);
+        }
+        self.held.shrink(weight);
+    }
+
+    /// Subtracts a block from its rows; `number` is that of its origin.
+    #[inline]
+    fn uncount(&mut self, object: u32, number: u32, row_of_stack: u32, size_bytes: u64, weight: Weight) {
+        let Some(origin) = self.blocks.remove_from_origin(number) else { return };
         let peak = self.held.peak;
-        let thread = self.threads.get_mut(block.thread as usize);
-        let temporary = thread.as_ref().is_some_and(|thread| thread.last_object == object);
-        if let (Some(row), Some(thread)) = (self.stacks.get_mut(block.stack as usize), thread) {
+        let thread = self.threads.get_mut(origin.thread as usize);
+        if let (Some(row), Some(thread)) = (self.stacks.get_mut(row_of_stack as usize), thread) {
+            if origin.blocks == 0 && number != thread.origin {
+                self.blocks.retire(number);
+            }
+            let temporary = thread.last_object == object;
             row.freed(weight, temporary, peak);
             if self.sole_thread == SEVERAL {
                 thread.row.freed(weight, temporary, peak);
             }
-            self.sizes[size_class(block.size_bytes)].freed(weight, temporary, peak);
-            let lifetime = &mut self.lifetimes[lifetime_class(self.now_nanos - block.born_nanos)];
+            self.sizes[size_class(size_bytes)].freed(weight, temporary, peak);
+            let lifetime = &mut self.lifetimes[lifetime_class(self.now_nanos - origin.nanos)];
             // Invalid sums wrap, as all sums do.
             lifetime.blocks = lifetime.blocks.wrapping_add(weight.blocks);
             lifetime.bytes = lifetime.bytes.wrapping_add(weight.bytes);
             if let Some(slicer) = &mut self.slicer {
-                slicer.touch(block.stack as usize);
+                slicer.touch(row_of_stack as usize);
             }
             if let Some(sampled) = &mut self.variances {
-                sampled.each(block.stack as usize, block.thread, block.size_bytes, |row, variance| {
+                sampled.each(row_of_stack as usize, origin.thread, size_bytes, |row, variance| {
                     row.freed(variance, peak);
                 });
             }
         }
-        self.held.shrink(weight);
     }
 
     /// Sets the time; false when it is past the end of the scope. Time never goes back.
@@ -562,12 +603,11 @@ impl Aggregator {
     }
 
     fn slices_of(&self, slicer: Slicer, end_nanos: u64) -> Slices {
-        let is_counted = |block: &&Block| block.stack != FREE && block.stack != UNCOUNTED;
-        let live = self.blocks.iter().filter(is_counted).map(|block| LiveBlock {
-            stack: block.stack,
-            thread: block.thread,
-            size_bytes: block.size_bytes,
-            born_nanos: block.born_nanos,
+        let live = self.blocks.counted().map(|(origin, block)| LiveBlock {
+            stack: block.row,
+            thread: origin.thread,
+            size_bytes: block.size_bytes(),
+            born_nanos: origin.nanos,
         });
         slicer.finish(self.end_of(end_nanos), self.rows(), live)
     }
@@ -618,8 +658,7 @@ impl Aggregator {
             self.places.resize(rows, 0);
         }
         for index in self.threads.len()..threads {
-            let counts = counts_thread(&self.scope, index);
-            self.threads.push(Thread { row: Row::default(), last_object: FREE, counts });
+            self.threads.push(Thread::new(&self.scope, index));
         }
         if let Some(sampled) = &mut self.variances {
             sampled.stacks.resize(rows, Variances::default());
@@ -634,7 +673,7 @@ impl Aggregator {
     pub(super) fn count_thread(&mut self, index: u32) -> bool {
         let Some(thread) = self.threads.get_mut(index as usize) else { return true };
         let was_counted = std::mem::replace(&mut thread.counts, true);
-        was_counted || thread.last_object == FREE
+        was_counted || thread.last_object == NO_OBJECT
     }
 
     /// How many allocations were counted, and how many of their blocks are live; of a sample, as
@@ -726,11 +765,6 @@ impl Aggregator {
 fn counts_thread(scope: &Scope, index: usize) -> bool {
     scope.threads.as_ref().is_none_or(|list| list.iter().any(|&thread| thread as usize == index))
 }
-
-/// Maximum distance of an object's number above all earlier ones.
-///
-/// Readers that free late give numbers out of order.
-const OBJECT_SLACK: usize = 1 << 16;
 
 fn in_blocks(sums: Sums, sampling: Sampling) -> Sums {
     Sums {

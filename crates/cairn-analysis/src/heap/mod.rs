@@ -5,6 +5,7 @@
 
 mod about;
 mod aggregate;
+mod blocks;
 mod classes;
 #[cfg(target_os = "linux")]
 mod core_stacks;

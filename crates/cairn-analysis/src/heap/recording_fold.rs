@@ -45,7 +45,7 @@ impl RecordingFold {
         let heap = Aggregator::new(0, 0, scope, sampling);
         let heap = match slices {
             Some(options) => heap.sliced(options),
-            None => heap,
+            None => heap.described_by_frees(),
         };
         let mut fold = Self {
             heap,
@@ -179,24 +179,36 @@ impl RecordingFold {
     }
 }
 
+/// The index of a stack in the aggregator.
+#[inline]
+fn index_of(stack: StackId) -> u32 {
+    if stack == StackId::LOST { LOST_STACK } else { stack.number() }
+}
+
 impl Events for RecordingFold {
-    #[inline]
+    #[inline(always)]
     fn alloc(&mut self, event: &Alloc) {
         let thread = self.thread(event.at.thread);
         self.last_nanos = event.at.nanos;
-        let stack = if event.stack == StackId::LOST { LOST_STACK } else { event.stack.number() };
+        let stack = index_of(event.stack);
         self.heap.allocated(event.object.number(), stack, thread, event.size_bytes, event.at.nanos);
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, event: &Free) {
         self.last_nanos = event.at.nanos;
-        self.heap.freed(event.object.number(), event.at.nanos);
+        let stack = index_of(event.stack);
+        self.heap.freed_as(event.object.number(), stack, event.size_bytes, event.at.nanos);
     }
 
     #[inline]
     fn prefetch_object(&mut self, object: ObjectId, _: StackId, _: u64) {
         self.heap.prefetch_object(object.number());
+    }
+
+    #[inline]
+    fn prefetch_free(&mut self, object: ObjectId) {
+        self.heap.prefetch_free(object.number());
     }
 
     fn mark(&mut self, event: &Mark<'_>) {
@@ -226,8 +238,7 @@ impl Events for RecordingFold {
         let (address, size_bytes) = (event.address.value(), event.size_bytes);
         match event.kind {
             MappingKind::Map | MappingKind::Grow => {
-                let stack = if event.stack == StackId::LOST { LOST_STACK } else { event.stack.number() };
-                self.resident.map(address, size_bytes, stack);
+                self.resident.map(address, size_bytes, index_of(event.stack));
             }
             MappingKind::Unmap | MappingKind::Shrink => self.resident.unmap(address, size_bytes),
             _ => {}

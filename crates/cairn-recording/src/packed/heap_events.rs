@@ -36,11 +36,12 @@
 //! Chunks of the older kind, [`ChunkKind::HEAP`], know no jumps, and have plain numbers in their
 //! column of times.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use cairn_format::recording::ChunkKind;
 
 use super::columns::{Put, PutPlanes, Take, TakePlanes};
+use super::freed_slots::{self, FreedSlots};
 use super::times::{TimeReader, TimeWriter, Times};
 use crate::HEAP_TIME_QUANTUM_NANOS;
 use crate::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted};
@@ -66,8 +67,8 @@ const FIRST_JUMP: u8 = 128;
 const NO_JUMP: u8 = 192;
 
 /// More sites get no number, so that programs whose every size is another one need no memory for
-/// them.
-const MOST_SITES: usize = 1 << 20;
+/// them. Few in tests, so that they exceed it.
+const MOST_SITES: usize = if cfg!(test) { 1 << 11 } else { 1 << 20 };
 /// 64 KiB of each: so much is asked for at once.
 const SERIALS_AT_ONCE: usize = 1 << 14;
 const SITES_AT_ONCE: usize = 1 << 10;
@@ -77,8 +78,20 @@ const LARGE_SITES: usize = 1 << 12;
 ///
 /// Only programs with at least as many allocations take it. Few in tests, so that they exceed it.
 const RECENT: usize = if cfg!(test) { 1 << 9 } else { 1 << 20 };
-/// Blocks whose memory the reader prefetches.
-const AHEAD_OBJECTS: usize = 8;
+/// Events that the reader decodes before it hands on the first of them; 64.
+///
+/// Meanwhile the memory of all their blocks is loaded. More would not fit into the nearest cache.
+const BATCH: usize = 64;
+/// Minimum slots for that; 131,072, because what is known of fewer blocks stays in the caches.
+///
+/// Few in tests, so that they exceed it.
+const MANY_SLOTS: usize = if cfg!(test) { 1 << 5 } else { 1 << 17 };
+/// Events by which the second loads for a free come before it; 8, a load from memory.
+const AHEAD_FREES: usize = 8;
+/// Slots for which there is memory at once; 16,384, which take 64 KiB in each of two tables.
+const SLOTS_AT_ONCE: usize = 1 << 14;
+/// Named slots that are read ahead, in frees; 16, because allocations lie between them.
+const AHEAD_SLOTS: usize = 16;
 const NONE: u32 = u32::MAX;
 
 /// Events of a chunk, unless its columns get long.
@@ -105,15 +118,16 @@ fn rank(successors: &Successors, site: u32) -> Option<usize> {
     (places != 0).then(|| places.trailing_zeros() as usize)
 }
 
+/// Moves the site at that rank to the front.
+///
+/// Chooses for every place, because the length of a loop up to the rank cannot be foreseen.
 #[inline]
 fn move_to_front(successors: &mut Successors, rank: usize, site: u32) {
-    let before = *successors;
-    for (place, &earlier) in (1..=rank).zip(&before) {
-        if let Some(place) = successors.get_mut(place) {
-            *place = earlier;
-        }
+    let [a, b, c, d, e, f, g, _] = *successors;
+    let moved = [site, a, b, c, d, e, f, g];
+    for (place, (successor, moved)) in (0..).zip(successors.iter_mut().zip(moved)) {
+        *successor = if place <= rank as u32 { moved } else { *successor };
     }
-    successors[0] = site;
 }
 
 #[inline]
@@ -719,12 +733,15 @@ impl SiteNumbers {
 pub(crate) struct HeapDecoder {
     sites: Sites,
     last: LastSites,
-    /// By slot; those that are free have what was there last.
-    objects: Vec<PackedObject>,
+    /// The numbered sites again, eight to a cache line: only their successors are looked up there.
+    short_sites: Vec<ShortSite>,
+    blocks: BlockTable,
     /// By slot, the sites of those that have no number.
     unnumbered: HashMap<u32, Site>,
+    /// Those of the allocations that were not handed on yet.
+    pending_sites: VecDeque<Site>,
     alive: Set,
-    free_slots: Vec<u32>,
+    free_slots: FreedSlots,
     /// The slots of the latest allocations, by their number modulo [`RECENT`].
     recent: Vec<u32>,
     times: Times,
@@ -732,19 +749,109 @@ pub(crate) struct HeapDecoder {
     position: u64,
 }
 
-/// State of a live block, as small as possible.
+/// The live blocks, by slot, in eight bytes each.
 ///
 /// There is one for each live block, and the first touch of memory costs more than all other work
-/// on it.
-#[derive(Clone, Copy)]
-struct PackedObject {
-    /// Number of its site; [`NONE`] where that is in `unnumbered`.
-    site: u32,
-    /// How many allocations were made before it, modulo 2^32.
-    serial: u32,
+/// on it. The two parts are apart because the reader needs them at different times.
+struct BlockTable {
+    /// The number of the site of its block; [`NONE`] where that is in `unnumbered`.
+    ///
+    /// For a free slot, a link of [`FreedSlots`].
+    site_numbers: Table<[u32; 1]>,
+    /// How many allocations were made before that of its block, modulo 2^32.
+    serials: Table<[u32; 1]>,
+    /// How many slots there are.
+    used: usize,
 }
 
-const _: () = assert!(size_of::<PackedObject>() == 8);
+impl BlockTable {
+    fn new() -> Self {
+        Self { site_numbers: Table::new(SLOTS_AT_ONCE), serials: Table::new(SLOTS_AT_ONCE), used: 0 }
+    }
+
+    /// The numbers of sites.
+    #[inline(always)]
+    fn cells(&self) -> &[[u32; 1]] {
+        self.site_numbers.as_slice()
+    }
+
+    /// Adds a slot, and returns it.
+    #[inline(always)]
+    fn add(&mut self) -> u32 {
+        if self.used.is_multiple_of(SLOTS_AT_ONCE) {
+            self.make_room();
+        }
+        self.used += 1;
+        (self.used - 1) as u32
+    }
+
+    #[cold]
+    fn make_room(&mut self) {
+        for table in [&mut self.site_numbers, &mut self.serials] {
+            if self.used >= table.as_slice().len() {
+                table.grow(self.used * 2);
+            }
+            table.prepare(self.used, SLOTS_AT_ONCE);
+        }
+    }
+
+    /// The serial of a slot that there is.
+    #[inline(always)]
+    fn serial(&self, slot: u32) -> Option<u32> {
+        let known = self.serials.as_slice().get(..self.used)?;
+        known.get(slot as usize).map(|serial| serial[0])
+    }
+
+    #[inline(always)]
+    fn set_serial(&mut self, slot: u32, serial: u32) {
+        if let Some(place) = self.serials.as_mut_slice().get_mut(slot as usize) {
+            *place = [serial];
+        }
+    }
+
+    #[inline(always)]
+    fn site_number(&self, slot: u32) -> u32 {
+        self.cells().get(slot as usize).map_or(NONE, |number| number[0])
+    }
+}
+
+/// A site in eight bytes: its stack, and its size; [`NONE`] where that is longer.
+#[derive(Clone, Copy)]
+struct ShortSite {
+    stack: u32,
+    size_bytes: u32,
+}
+
+impl ShortSite {
+    fn new(site: Site) -> Self {
+        Self { stack: site.stack, size_bytes: u32::try_from(site.size_bytes).unwrap_or(NONE) }
+    }
+}
+
+/// An event that was decoded and not handed on yet.
+#[derive(Clone, Copy)]
+struct Pending {
+    at: At,
+    slot: u32,
+    /// The number of an allocation's site, or [`NONE`] where that is in `pending_sites`.
+    number: u32,
+    is_free: bool,
+    is_move: bool,
+}
+
+impl Pending {
+    const NOTHING: Self =
+        Self { at: At { nanos: 0, thread: ThreadId(0) }, slot: 0, number: 0, is_free: false, is_move: false };
+}
+
+/// Events whose blocks are being loaded.
+struct Batch {
+    events: [Pending; BATCH],
+    count: usize,
+}
+
+// The cells of decoded frees must still describe their blocks.
+const _: () = assert!(BATCH < freed_slots::HOT);
 const _: () = assert!(MOST_SITES < NONE as usize);
 
 /// A set of small numbers.
@@ -796,17 +903,39 @@ impl<'a> TimeColumn<'a> {
     }
 }
 
+/// Slots as plain numbers, read ahead.
 struct WideColumn<'a> {
     column: Take<'a>,
     /// The number before; `None` when numbers are stored as they are.
     last: Option<u32>,
+    /// `None` where the numbers end.
+    ahead: [Option<u32>; AHEAD_SLOTS],
+    /// How many were taken; the next one is at this place of those ahead, modulo their number.
+    taken: usize,
 }
 
-impl WideColumn<'_> {
-    fn take(&mut self) -> Option<u32> {
+impl<'a> WideColumn<'a> {
+    fn new(is_older: bool, column: &'a [u8]) -> Self {
+        let last = if is_older { None } else { Some(0) };
+        let mut wide = Self { column: Take::new(column), last, ahead: [None; AHEAD_SLOTS], taken: 0 };
+        for place in 0..AHEAD_SLOTS {
+            wide.ahead[place] = wide.read();
+        }
+        wide
+    }
+
+    fn read(&mut self) -> Option<u32> {
         let Some(last) = &mut self.last else { return self.column.number32() };
         *last = u32::try_from(i64::from(*last).checked_add(self.column.signed()?)?).ok()?;
         Some(*last)
+    }
+
+    /// The next slot, and the one that was read ahead.
+    fn take(&mut self) -> Option<(u32, Option<u32>)> {
+        let later = self.read();
+        let next = std::mem::replace(&mut self.ahead[self.taken % AHEAD_SLOTS], later);
+        self.taken += 1;
+        Some((next?, later))
     }
 }
 
@@ -847,10 +976,7 @@ impl<'a> HeapCursor<'a> {
             known: TakePlanes::new(&mut take)?,
             slots: TakePlanes::new(&mut take)?,
             jumps: if is_older { TakePlanes::default() } else { TakePlanes::new(&mut take)? },
-            wide: WideColumn {
-                column: Take::new(take.column()?),
-                last: if is_older { None } else { Some(0) },
-            },
+            wide: WideColumn::new(is_older, take.column()?),
             stacks: Take::new(take.column()?),
             last_stack: 0,
             sizes: Take::new(take.column()?),
@@ -884,10 +1010,12 @@ impl HeapDecoder {
         Self {
             sites: Sites::new(),
             last: LastSites::default(),
-            objects: Vec::new(),
+            short_sites: Vec::new(),
+            blocks: BlockTable::new(),
             unnumbered: HashMap::new(),
+            pending_sites: VecDeque::new(),
             alive: Set::default(),
-            free_slots: Vec::new(),
+            free_slots: FreedSlots::new(),
             recent: Vec::new(),
             times: Times::new(),
             serial: 0,
@@ -902,7 +1030,7 @@ impl HeapDecoder {
 
     /// The numbers of blocks, for what follows elsewhere.
     pub(crate) fn into_slots(self) -> Slots {
-        Slots { free: self.free_slots, next: self.objects.len() as u32 }
+        Slots { free: self.free_slots.into_list(self.blocks.cells()), next: self.blocks.used as u32 }
     }
 
     /// Begins a chunk of one of the two kinds, which has to be the next one.
@@ -931,6 +1059,21 @@ impl HeapDecoder {
         wanted: &Wanted,
         events: &mut impl Events,
     ) -> Result<(), &'static str> {
+        let mut batch = Batch { events: [Pending::NOTHING; BATCH], count: 0 };
+        let result = self.run_through(cursor, until, not_before_nanos, wanted, events, &mut batch);
+        self.hand_on(&mut batch, events);
+        result
+    }
+
+    fn run_through(
+        &mut self,
+        cursor: &mut HeapCursor<'_>,
+        until: u64,
+        not_before_nanos: u64,
+        wanted: &Wanted,
+        events: &mut impl Events,
+        batch: &mut Batch,
+    ) -> Result<(), &'static str> {
         while !cursor.is_done() && self.position < until {
             if cursor.run_events == 0 {
                 cursor.run_thread = cursor.runs.number32().ok_or(BAD)?;
@@ -953,10 +1096,14 @@ impl HeapDecoder {
             if count == 0 {
                 return Err(BAD);
             }
-            if wanted.has(nanos) {
-                self.some(cursor, count, at, events).ok_or(BAD)?;
+            if !wanted.has(nanos) {
+                self.hand_on(batch, events);
+                self.few(cursor, count, at, &mut Nobody).ok_or(BAD)?;
+            } else if self.blocks.used < MANY_SLOTS {
+                // A batch is begun only once there are many.
+                self.few(cursor, count, at, events).ok_or(BAD)?;
             } else {
-                self.some(cursor, count, at, &mut Nobody).ok_or(BAD)?;
+                self.many(cursor, count, at, events, batch).ok_or(BAD)?;
             }
             cursor.run_events -= count;
             cursor.step_events -= count;
@@ -966,8 +1113,8 @@ impl HeapDecoder {
         Ok(())
     }
 
-    #[inline]
-    fn some(
+    /// Reads events of blocks that are in the nearer caches.
+    fn few(
         &mut self,
         cursor: &mut HeapCursor<'_>,
         count: u64,
@@ -975,115 +1122,178 @@ impl HeapDecoder {
         events: &mut impl Events,
     ) -> Option<()> {
         for _ in 0..count {
-            let mut operation = cursor.operations.byte()?;
-            let is_move = operation == MOVE;
-            if is_move {
-                operation = cursor.operations.byte()?;
-            }
-            if operation <= FREE_WIDE_SLOT || operation >= FIRST_JUMP || operation == FREE_FAR {
-                // Which allocation it was is known without looking at the object where that can be:
-                // what is freed next depends on it, and should not wait for memory.
-                let (slot, serial) = if operation == FREE_SLOT || operation == FREE_WIDE_SLOT {
-                    let slot =
-                        if operation == FREE_SLOT { cursor.slots.take()? } else { cursor.wide.take()? };
-                    (slot, self.objects.get(slot as usize)?.serial)
-                } else {
-                    let serial = match operation {
-                        FREE_FAR => self.last.after_jump(unfolded(cursor.jumps.take()?)),
-                        FIRST_JUMP.. => self.last.after_jump(i32::from(operation) - i32::from(NO_JUMP)),
-                        near => self.serial.wrapping_sub(1).wrapping_sub(near.into()),
-                    };
-                    (*self.recent.get(serial as usize % RECENT)?, serial)
-                };
-                self.last.jump_to(serial);
-                if !self.alive.remove(slot) {
-                    return None;
-                }
-                let Site { stack, size_bytes } = self.site_of(slot);
-                self.free_slots.push(slot);
-                events.free(&Free { at, object: ObjectId(slot), stack: StackId(stack), size_bytes, is_move });
-                continue;
-            }
-            let last = self.last.last();
-            let (number, site) = match operation {
-                FIRST_RANK..=LAST_RANK => {
-                    let rank = usize::from(operation - FIRST_RANK);
-                    let successors = self.sites.successors_mut(last)?;
-                    let number = *successors.get(rank)?;
-                    if rank > 0 {
-                        move_to_front(successors, rank, number);
-                    }
-                    let site = self.sites.site(number)?;
-                    self.last.set(number);
-                    (number, site)
-                }
-                ALLOC_KNOWN | ALLOC_NEW => {
-                    let number = if operation == ALLOC_NEW {
-                        let site = cursor.site()?;
-                        if self.sites.len() >= MOST_SITES {
-                            return None;
-                        }
-                        self.sites.add(site)
-                    } else {
-                        cursor.known.take()?
-                    };
-                    let site = self.sites.site(number)?;
-                    to_front(self.sites.successors_mut(last)?, number);
-                    self.last.set(number);
-                    (number, site)
-                }
-                ALLOC_UNNUMBERED => (NONE, cursor.site()?),
-                _ => return None,
-            };
-            let serial = self.serial;
-            let object = PackedObject { site: number, serial };
-            let slot = match self.free_slots.pop() {
-                Some(slot) => {
-                    // The blocks to come take what is below, if none is given back.
-                    let later = self.free_slots.len().wrapping_sub(AHEAD_OBJECTS);
-                    if let Some(&later) = self.free_slots.get(later) {
-                        prefetch(&self.objects, later as usize);
-                        events.prefetch_object(ObjectId(later), StackId(0), 0);
-                    }
-                    slot
-                }
-                None => {
-                    self.objects.push(object);
-                    (self.objects.len() - 1) as u32
-                }
-            };
-            *self.objects.get_mut(slot as usize)? = object;
-            if number == NONE {
-                self.unnumbered.insert(slot, site);
-            }
-            self.alive.insert(slot);
-            match self.recent.get_mut(serial as usize % RECENT) {
-                Some(place) => *place = slot,
-                None => self.recent.push(slot),
-            }
-            self.serial = serial.wrapping_add(1);
-            events.alloc(&Alloc {
-                at,
-                object: ObjectId(slot),
-                stack: StackId(site.stack),
-                size_bytes: site.size_bytes,
-                is_move,
-            });
+            let event = self.next(cursor, at)?;
+            self.deliver(&event, events);
         }
         Some(())
     }
-}
 
-impl HeapDecoder {
+    /// Reads events, and hands them on once the memory of their blocks was asked for.
+    fn many(
+        &mut self,
+        cursor: &mut HeapCursor<'_>,
+        count: u64,
+        at: At,
+        events: &mut impl Events,
+        batch: &mut Batch,
+    ) -> Option<()> {
+        for _ in 0..count {
+            let event = self.next(cursor, at)?;
+            prefetch(self.blocks.cells(), event.slot as usize);
+            events.prefetch_object(ObjectId(event.slot), StackId(0), 0);
+            if let Some(place) = batch.events.get_mut(batch.count) {
+                *place = event;
+            }
+            batch.count += 1;
+            if batch.count == BATCH {
+                self.hand_on(batch, events);
+            }
+        }
+        Some(())
+    }
+
+    #[inline(never)]
+    fn hand_on(&mut self, batch: &mut Batch, events: &mut impl Events) {
+        let pending = batch.events.get(..batch.count).unwrap_or_default();
+        for (place, event) in pending.iter().enumerate() {
+            if let Some(later) = pending.get(place + AHEAD_FREES)
+                && later.is_free
+            {
+                prefetch(&self.short_sites, self.blocks.site_number(later.slot) as usize);
+                events.prefetch_free(ObjectId(later.slot));
+            }
+            self.deliver(event, events);
+        }
+        batch.count = 0;
+    }
+
+    #[inline(always)]
+    fn next(&mut self, cursor: &mut HeapCursor<'_>, at: At) -> Option<Pending> {
+        let mut operation = cursor.operations.byte()?;
+        let is_move = operation == MOVE;
+        if is_move {
+            operation = cursor.operations.byte()?;
+        }
+        if operation <= FREE_WIDE_SLOT || operation >= FIRST_JUMP || operation == FREE_FAR {
+            // Which allocation it was is known without looking at the block where that can be:
+            // what is freed next depends on it, and should not wait for memory.
+            let (slot, serial) = if operation == FREE_SLOT || operation == FREE_WIDE_SLOT {
+                let (slot, later) = if operation == FREE_SLOT {
+                    (cursor.slots.take()?, cursor.slots.peek(AHEAD_SLOTS - 1))
+                } else {
+                    cursor.wide.take()?
+                };
+                prefetch(self.blocks.serials.as_slice(), later.unwrap_or(slot) as usize);
+                (slot, self.blocks.serial(slot)?)
+            } else {
+                let serial = match operation {
+                    FREE_FAR => self.last.after_jump(unfolded(cursor.jumps.take()?)),
+                    FIRST_JUMP.. => self.last.after_jump(i32::from(operation) - i32::from(NO_JUMP)),
+                    near => self.serial.wrapping_sub(1).wrapping_sub(near.into()),
+                };
+                (*self.recent.get(serial as usize % RECENT)?, serial)
+            };
+            self.last.jump_to(serial);
+            if !self.alive.remove(slot) {
+                return None;
+            }
+            self.free_slots.push(slot, self.blocks.site_numbers.as_mut_slice());
+            return Some(Pending { at, slot, is_free: true, is_move, ..Pending::NOTHING });
+        }
+        let last = self.last.last();
+        let number = match operation {
+            FIRST_RANK..=LAST_RANK => {
+                let rank = usize::from(operation - FIRST_RANK);
+                let successors = self.sites.successors_mut(last)?;
+                let number = *successors.get(rank)?;
+                if rank > 0 {
+                    move_to_front(successors, rank, number);
+                }
+                number
+            }
+            ALLOC_KNOWN | ALLOC_NEW => {
+                let number = if operation == ALLOC_NEW {
+                    self.add_site(cursor.site()?)?
+                } else {
+                    cursor.known.take()?
+                };
+                to_front(self.sites.successors_mut(last)?, number);
+                number
+            }
+            ALLOC_UNNUMBERED => {
+                self.pending_sites.push_back(cursor.site()?);
+                NONE
+            }
+            _ => return None,
+        };
+        if operation != ALLOC_UNNUMBERED {
+            if number as usize >= self.sites.len() {
+                return None;
+            }
+            // Its successors are needed next.
+            prefetch(self.sites.list.as_slice(), number as usize + 1);
+            self.last.set(number);
+        }
+        let serial = self.serial;
+        let slot = match self.free_slots.pop(self.blocks.cells()) {
+            Some(slot) => slot,
+            None => self.blocks.add(),
+        };
+        self.blocks.set_serial(slot, serial);
+        self.alive.insert(slot);
+        match self.recent.get_mut(serial as usize % RECENT) {
+            Some(place) => *place = slot,
+            None => self.recent.push(slot),
+        }
+        self.serial = serial.wrapping_add(1);
+        Some(Pending { at, slot, number, is_free: false, is_move })
+    }
+
+    #[cold]
+    fn add_site(&mut self, site: Site) -> Option<u32> {
+        if self.sites.len() >= MOST_SITES {
+            return None;
+        }
+        self.short_sites.push(ShortSite::new(site));
+        Some(self.sites.add(site))
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self, event: &Pending, events: &mut impl Events) {
+        let &Pending { at, slot, number, is_free, is_move } = event;
+        let object = ObjectId(slot);
+        if is_free {
+            let Site { stack, size_bytes } = self.site_of(slot, self.blocks.site_number(slot));
+            events.free(&Free { at, object, stack: StackId(stack), size_bytes, is_move });
+            return;
+        }
+        if let Some(place) = self.blocks.site_numbers.as_mut_slice().get_mut(slot as usize) {
+            *place = [number];
+        }
+        if number == NONE {
+            self.take_pending_site(slot);
+        }
+        let Site { stack, size_bytes } = self.site_of(slot, number);
+        events.alloc(&Alloc { at, object, stack: StackId(stack), size_bytes, is_move });
+    }
+
+    #[cold]
+    fn take_pending_site(&mut self, slot: u32) {
+        let site = self.pending_sites.pop_front();
+        self.unnumbered.insert(slot, site.unwrap_or(Site { stack: 0, size_bytes: 0 }));
+    }
+
     /// Returns the site of the block in a slot. A reader of events that uses neither stack nor
     /// size of the freed block does not wait for the memory.
     #[inline(always)]
-    fn site_of(&self, slot: u32) -> Site {
-        let number = self.objects.get(slot as usize).map_or(NONE, |object| object.site);
-        if number == NONE {
-            return self.unnumbered_site(slot);
+    fn site_of(&self, slot: u32, number: u32) -> Site {
+        match self.short_sites.get(number as usize) {
+            Some(&ShortSite { stack, size_bytes }) if size_bytes != NONE => {
+                Site { stack, size_bytes: size_bytes.into() }
+            }
+            Some(_) => self.sites.site(number).unwrap_or(Site { stack: 0, size_bytes: 0 }),
+            None => self.unnumbered_site(slot),
         }
-        self.sites.site(number).unwrap_or(Site { stack: 0, size_bytes: 0 })
     }
 
     #[cold]
@@ -1110,6 +1320,130 @@ mod tests {
         assert!(repeats.part(&numbers) > 0.8);
         let others: Vec<u32> = numbers.iter().map(|number| number + 1).collect();
         assert!(repeats.part(&others) < 0.05);
+    }
+
+    /// Sees allocations and frees.
+    #[derive(Default)]
+    struct Seen {
+        events: Vec<Event>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Event {
+        Alloc(Alloc),
+        Free(Free),
+    }
+
+    impl Events for Seen {
+        fn alloc(&mut self, event: &Alloc) {
+            self.events.push(Event::Alloc(*event));
+        }
+
+        fn free(&mut self, event: &Free) {
+            self.events.push(Event::Free(*event));
+        }
+    }
+
+    /// Makes events of two threads, with up to `live` blocks of `sites` stacks.
+    ///
+    /// Some sizes are around 2^32.
+    fn random_events(count: usize, live: usize, sites: u32) -> Vec<Event> {
+        let mut random = 0x1234_5678_9abc_def1_u64;
+        let mut next = |below: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 20) as usize % below
+        };
+        let (mut events, mut blocks) = (Vec::new(), Vec::<Alloc>::new());
+        let (mut free_slots, mut slots) = (Vec::new(), 0);
+        let mut nanos = 0;
+        // It fills up and runs empty again, so that long lists of free slots come and go.
+        let mut is_filling = true;
+        while events.len() < count {
+            nanos += HEAP_TIME_QUANTUM_NANOS * u64::from(next(20) == 0);
+            let at = At { nanos, thread: ThreadId(u32::from(next(9) == 0)) };
+            is_filling = if is_filling { blocks.len() < live } else { blocks.is_empty() };
+            if blocks.is_empty() || next(8) < if is_filling { 6 } else { 2 } {
+                let slot = free_slots.pop().unwrap_or_else(|| {
+                    slots += 1;
+                    slots - 1
+                });
+                let stack = next(sites as usize) as u32;
+                let size_bytes = match next(8) {
+                    0 => u64::from(u32::MAX) - 1 + u64::from(stack % 4),
+                    _ => 16 + u64::from(stack % 5),
+                };
+                let object = ObjectId(slot);
+                blocks.push(Alloc { at, object, stack: StackId(stack), size_bytes, is_move: next(30) == 0 });
+                events.extend(blocks.last().copied().map(Event::Alloc));
+            } else {
+                let from_end = if next(2) == 0 { next(blocks.len().min(40)) } else { next(blocks.len()) };
+                let Alloc { object, stack, size_bytes, .. } = blocks.remove(blocks.len() - 1 - from_end);
+                free_slots.push(object.0);
+                events.push(Event::Free(Free { at, object, stack, size_bytes, is_move: next(30) == 0 }));
+            }
+        }
+        events
+    }
+
+    fn check_written_and_read(events: &[Event]) {
+        let (mut encoder, mut decoder) = (HeapEncoder::new(), HeapDecoder::new());
+        let mut seen = Seen::default();
+        for chunk in events.chunks(7_000) {
+            for event in chunk {
+                match event {
+                    Event::Alloc(event) => encoder.alloc(event),
+                    Event::Free(event) => encoder.free(event),
+                }
+            }
+            let mut payload = Vec::new();
+            let filled = encoder.flush(&mut payload);
+            let mut cursor = decoder.begin(ChunkKind::HEAP_STREAM, &payload, filled.events).unwrap();
+            // A mark within the chunk ends a batch early.
+            let middle = decoder.position() + 1_234;
+            decoder.run(&mut cursor, middle, 0, &Wanted::ALL, &mut seen).unwrap();
+            assert_eq!(decoder.position() as usize, seen.events.len());
+            decoder.run(&mut cursor, u64::MAX, 0, &Wanted::ALL, &mut seen).unwrap();
+        }
+        let different = seen.events.iter().zip(events).position(|(seen, event)| seen != event);
+        assert_eq!(different.map(|place| (place, seen.events[place], events[place])), None);
+        assert_eq!(seen.events.len(), events.len());
+    }
+
+    #[test]
+    fn many_blocks_are_read_as_written() {
+        check_written_and_read(&random_events(60_000, 4_000, 50));
+    }
+
+    #[test]
+    fn sites_without_numbers_are_read_as_written() {
+        check_written_and_read(&random_events(40_000, 2_000, 3 * MOST_SITES as u32));
+    }
+
+    #[test]
+    fn what_precedes_a_broken_event_is_handed_on() {
+        let mut encoder = HeapEncoder::new();
+        let events = random_events(4_000, 2_000, 50);
+        for event in &events {
+            match event {
+                Event::Alloc(event) => encoder.alloc(event),
+                Event::Free(event) => encoder.free(event),
+            }
+        }
+        encoder.columns.operations.truncate(3_000);
+        encoder.columns.operations.push(ALLOC_UNNUMBERED + 3);
+        let mut payload = Vec::new();
+        let filled = encoder.flush(&mut payload);
+        let (mut decoder, mut seen) = (HeapDecoder::new(), Seen::default());
+        let mut cursor = decoder.begin(ChunkKind::HEAP_STREAM, &payload, filled.events).unwrap();
+        assert_eq!(decoder.run(&mut cursor, u64::MAX, 0, &Wanted::ALL, &mut seen), Err(BAD));
+        let moves = events.iter().take(seen.events.len()).filter(|event| match event {
+            Event::Alloc(event) => event.is_move,
+            Event::Free(event) => event.is_move,
+        });
+        assert_eq!(seen.events.len() + moves.count(), 3_000);
+        assert_eq!(seen.events, events[..seen.events.len()]);
     }
 
     #[test]

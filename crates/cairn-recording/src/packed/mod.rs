@@ -2,6 +2,7 @@
 
 pub(crate) mod chunk;
 pub(crate) mod columns;
+mod freed_slots;
 pub(crate) mod heap_events;
 pub(crate) mod live;
 pub(crate) mod marks;

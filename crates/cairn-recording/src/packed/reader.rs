@@ -30,8 +30,14 @@ pub(crate) struct Packed {
 pub(crate) struct End {
     /// Time of the last one.
     pub(crate) nanos: u64,
-    /// The numbers of blocks that are free.
-    pub(crate) slots: Slots,
+    decoder: HeapDecoder,
+}
+
+impl End {
+    /// Returns the numbers of blocks that are free: a list as long as most blocks that lived.
+    pub(crate) fn into_slots(self) -> Slots {
+        self.decoder.into_slots()
+    }
 }
 
 /// The last word on how far the spool was read.
@@ -232,7 +238,7 @@ impl Packed {
             PackedReading { decoder: &mut decoder, reader: &mut reader, nanos: 0, is_heap_lost: false };
         reading.read(source, &self.places, wanted, events, findings)?;
         let nanos = reading.nanos;
-        Ok(End { nanos, slots: decoder.into_slots() })
+        Ok(End { nanos, decoder })
     }
 }
 
