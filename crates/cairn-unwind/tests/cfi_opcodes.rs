@@ -681,11 +681,26 @@ fn aarch64_rows_pack_with_the_place_of_the_return_address() {
     );
     assert_eq!(kind(program().def_cfa(29, 64).offset(29, 8).offset(30, 7)), plain(true, 64, Some(56), true));
     assert_eq!(kind(program().def_cfa_offset(16).offset(30, 2)), plain(false, 16, Some(16), false));
+    // Clang's frame record is next to the CFA, GCC's next to the stack pointer.
+    assert_eq!(
+        kind(program().def_cfa_offset(1 << 21).offset(29, 2).offset(30, 1)),
+        plain(false, 1 << 21, Some(8), true)
+    );
+    assert_eq!(
+        kind(program().def_cfa_offset(1 << 18).offset(29, 1 << 15).offset(30, (1 << 15) - 1)),
+        plain(false, 1 << 18, Some((1 << 18) - 8), true)
+    );
+    assert_eq!(
+        kind(program().def_cfa(29, 1 << 18).offset(29, 1 << 15).offset(30, (1 << 15) - 1)),
+        plain(true, 1 << 18, Some((1 << 18) - 8), true)
+    );
     assert_eq!(kind(program().negate_ra_state().def_cfa_offset(16)), plain(false, 16, None, false));
     assert_eq!(kind(program().undefined(30)), aarch64::Aarch64RuleKind::EndOfStack);
     for does_not_fit in [
         program().def_cfa_offset(8),
-        program().def_cfa_offset(1 << 16),
+        program().def_cfa_offset(1 << 22),
+        program().def_cfa_offset(1 << 20).offset(29, 1 << 16 | 1).offset(30, 1 << 16),
+        program().def_cfa_offset(1 << 16).offset(29, 2049).offset(30, 2048),
         program().def_cfa_offset(32).offset(29, 3).offset(30, 4),
         program().def_cfa_offset(32).offset(29, 4),
         program().def_cfa(12, 0),
