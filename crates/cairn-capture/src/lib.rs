@@ -251,7 +251,6 @@
 //! pointers, and [`walk_frames`]. That part is compiled for both of its processors, and has never
 //! run there. `docs/book/reference/porting.md` lists what is missing.
 #![no_std]
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the hot path of x86-64 uses the tables"))]
 
 mod call_site;
 mod frame_walk;

@@ -1,6 +1,5 @@
 //! Captures in a forked child. Its only thread has the number of a main thread, and the stack of
 //! the thread that forked.
-#![cfg(target_arch = "x86_64")]
 
 use std::hint::black_box;
 use std::sync::{Mutex, mpsc};

@@ -17,9 +17,6 @@
 
 mod arch;
 mod counters;
-#[cfg(target_arch = "aarch64")]
-use arch::engine;
-#[cfg(target_arch = "x86_64")]
 mod engine;
 mod entry;
 mod generated;

@@ -59,6 +59,7 @@ impl PcEntry {
     }
 
     /// True for the reason why a stack ends.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn is_end(&self) -> bool {
         matches!(self.meaning(), Meaning::End(_))
     }

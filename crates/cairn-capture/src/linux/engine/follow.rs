@@ -18,10 +18,12 @@
 //! a plain step is left to [`step`](super::step), which also takes every 32nd capture: when
 //! records hold for most of these, the following ends.
 
+use cairn_unwind::Machine;
+
 use super::learn::note_fps;
 use super::step::pc_number;
-use super::{load, slot};
-use crate::linux::arch::Rule;
+use super::{extra_differs, frame_difference, load, shadow_frame, slot, step_difference};
+use crate::linux::arch::{self, Native, Rule};
 use crate::linux::counters::{self, Counter};
 use crate::linux::process::Process;
 use crate::linux::thread::ThreadState;
@@ -131,8 +133,13 @@ unsafe fn try_follow(
         if cfa.wrapping_sub(lowest).rotate_right(3) > high.wrapping_sub(lowest) >> 3 {
             return None;
         }
-        // SAFETY: low <= sp <= cfa - 8 < high, a multiple of 8, by the comparison above.
-        pc = unsafe { load(cfa - 8) };
+        let return_address_below = arch::return_address_below(rule);
+        if !arch::reads_within(rule, cfa - sp) {
+            return None;
+        }
+        // SAFETY: low <= sp <= cfa - return_address_below < high, a multiple of 8, by the
+        // comparisons above.
+        pc = arch::strip(unsafe { load(cfa - return_address_below) });
         let below = rule.slot_below_cfa();
         // The captured frames alone do not change before the word is read.
         if below > cfa - sp {
@@ -153,7 +160,10 @@ unsafe fn try_follow(
     // SAFETY: count <= room, so that the entries are in the first turn; the pending frames are
     // those that were stepped over.
     let leaf = unsafe { write_frames(process, thread, number, height, count, join.node()) }?;
-    thread.shadow_at_mut(number, height + count).pc = site_pc;
+    if Native::CALL_PUSHES {
+        // As in `make_shadow`.
+        thread.shadow_at_mut(number, height + count).set_pushed(site_pc);
+    }
     thread.sizes[number].end = (height + count + 1) as u32;
     if join.needs_fp() || Rule::from_bits(rules).depends_on_fp() {
         // SAFETY: the places are those of `fp`, or of words on the stack, as for `meet`.
@@ -174,18 +184,27 @@ unsafe fn try_follow(
 /// - The shadow's frames are all in the first turn.
 #[inline(always)]
 unsafe fn unchanged_height(thread: &ThreadState, number: usize, innermost: u32) -> usize {
-    let base = thread.slot_base;
     // The first of these frames is that of height 1.
     let first = SHADOW_PADDING + 1;
     let end = (thread.sizes[number].end as usize + SHADOW_PADDING).max(first);
     // SAFETY: first <= end, and end <= TURN_FRAMES, as the caller promises.
     let frames = unsafe { thread.first_turn_of_shadow(number).get_unchecked(first..end) };
-    let has_changed = |frame: &ShadowFrame| {
-        // Words inside of the innermost frame are not read: they may be anything.
-        // SAFETY: at or above the live frame, by the first comparison, and below the top.
-        frame.slot < innermost || unsafe { load(base.wrapping_add(frame.slot.into())) } != frame.pc
+    let height = if Native::CALL_PUSHES {
+        let has_changed = |frame: &ShadowFrame| {
+            // Words inside of the innermost frame are not read: they may be anything.
+            // SAFETY: at or above the live frame, by the first comparison, and below the top.
+            frame.slot < innermost || unsafe { frame_difference(thread, frame) } != 0
+        };
+        frames.iter().position(has_changed).unwrap_or(frames.len())
+    } else {
+        let has_changed = |pair: &[ShadowFrame]| {
+            // SAFETY: as above: the word lies in the frame `pair[1]`.
+            pair[1].slot < innermost || unsafe { step_difference(thread, &pair[0], &pair[1]) } != 0
+        };
+        let is_outermost_there = frames.first().is_some_and(|frame| frame.slot >= innermost);
+        let changed = frames.windows(2).position(has_changed).map(|pairs| pairs + 1);
+        if is_outermost_there { changed.unwrap_or(frames.len()) } else { 0 }
     };
-    let height = frames.iter().position(has_changed).unwrap_or(frames.len());
     for index in 0..thread.sizes[number].extra_count as usize {
         let check = thread.extra(number, index);
         if check.height as usize > height {
@@ -193,7 +212,7 @@ unsafe fn unchanged_height(thread: &ThreadState, number: usize, innermost: u32) 
         }
         // SAFETY: a step from a frame at or outside of `height` has read this word, above the live
         // frame.
-        if unsafe { load(base.wrapping_add(check.slot.into())) } != check.value {
+        if unsafe { extra_differs(thread, &check) } {
             return (check.height as usize).saturating_sub(1);
         }
     }
@@ -222,7 +241,7 @@ unsafe fn meet(
             return Some(height);
         }
         // A frame that was passed over is no frame of this stack.
-        if frame.slot == here && frame.pc == pc {
+        if frame.slot == here && frame.pc() == pc {
             // SAFETY: the caller promises that the place is readable.
             if !frame.needs_fp() || thread.shadow_fp_at(number, height) == unsafe { load(fp_place) } {
                 return Some(height);
@@ -271,7 +290,7 @@ unsafe fn write_frames(
             None => return unsafe { add_frames(process, thread, number, height, count, index, node) },
         };
         // SAFETY: as the caller promises.
-        unsafe { write_frame(thread, number, height + count - index, pending.slot, node) };
+        unsafe { write_frame(process, thread, number, height + count - index, pending, node) };
     }
     Some(node)
 }
@@ -297,9 +316,9 @@ unsafe fn add_frames(
     let words = process.tree.words();
     let mut node = leaf;
     for index in 0..=first {
-        let slot = thread.pending(index).slot;
+        let pending = thread.pending(index);
         // SAFETY: as the caller promises.
-        unsafe { write_frame(thread, number, height + count - index, slot, node) };
+        unsafe { write_frame(process, thread, number, height + count - index, pending, node) };
         node = words.parent(node);
     }
     Some(leaf)
@@ -309,14 +328,20 @@ unsafe fn add_frames(
 ///
 /// # Safety
 ///
-/// - The entry is in the first turn, and a live frame lies at the slot.
+/// - The entry is in the first turn, and the pending frame is live.
 #[inline(always)]
-unsafe fn write_frame(thread: &mut ThreadState, number: usize, height: usize, slot: u32, node: u32) {
-    // SAFETY: the slot is that of a live frame, whose return address is readable.
-    let pc = unsafe { load(thread.slot_base.wrapping_add(slot.into())) };
+unsafe fn write_frame(
+    process: &Process,
+    thread: &mut ThreadState,
+    number: usize,
+    height: usize,
+    pending: PendingFrame,
+    node: u32,
+) {
+    // SAFETY: the caller promises a live frame.
+    let frame = unsafe { shadow_frame(process, thread, pending, node) };
     // SAFETY: the caller promises an entry of the first turn, which is always there.
-    *unsafe { thread.shadow_unchecked_mut(number, height + SHADOW_PADDING) } =
-        ShadowFrame::new(pc, slot, node);
+    *unsafe { thread.shadow_unchecked_mut(number, height + SHADOW_PADDING) } = frame;
 }
 
 /// Replaces the places of frame pointers in the pending frames by their values.

@@ -1,17 +1,21 @@
 //! Learning: gives stepped frames their nodes, and makes the records and shadows that later
 //! captures compare.
 
-use super::step::{KnownFrame, SteppedCapture, may_be_frame_record};
-use super::{NeedsWholeWalk, frame_sp, load, record_key, site_key, slot};
+use cairn_unwind::Machine;
+
+use super::step::{KnownFrame, SteppedCapture};
+use super::{
+    NeedsWholeWalk, frame_sp, load_slot, record_key, return_address_slot, shadow_frame, site_key, slot,
+};
 use crate::CallSite;
-use crate::linux::arch::{Rule, RuleKind};
+use crate::linux::arch::{self, Native, Rule};
 use crate::linux::counters::{self, Counter};
 use crate::linux::pcs::PcEntry;
 use crate::linux::process::Process;
 use crate::linux::thread::ThreadState;
 use crate::linux::thread::record::{
-    ChecksFull, Discriminator, FP_IN_REGISTER, FURTHER_CHECKS, FpCheck, Join, MAX_JOIN_HEIGHT, RECORD_CHECKS,
-    Record, RecordChecks, WordCheck,
+    ChecksFull, Discriminator, FP_IN_REGISTER, FURTHER_CHECKS, FpCheck, Join, MAX_JOIN_HEIGHT,
+    MAX_WORDS_ABOVE, RECORD_CHECKS, Record, RecordChecks, WordCheck,
 };
 use crate::linux::thread::shadow::{ExtraCheck, PendingFrame, SHADOW_PADDING, SHADOWS, ShadowFrame};
 
@@ -67,6 +71,8 @@ impl SteppedCapture<'_> {
         const MAX_COMPARED: usize = 64;
         let (thread, number) = (&*self.thread, self.number);
         let words = self.process.tree.words();
+        // Of the frame inside of the present one.
+        let mut callee = thread.pending(0).pc_number();
         let outside = (1..=known.height as usize).rev().map(|height| thread.shadow_at(number, height));
         let outside = outside.map(|frame| (words.pc(frame.node()), frame.slot));
         let pending = (0..self.pending_count).map(|index| thread.pending(index));
@@ -75,9 +81,10 @@ impl SteppedCapture<'_> {
         let mut differing = None;
         for (pc_number, slot) in present.take(MAX_COMPARED) {
             if expected == 0 || words.pc(expected) != pc_number {
-                differing = Some(slot);
+                differing = Some(return_address_slot(self.process, slot, callee));
                 break;
             }
+            callee = pc_number;
             expected = words.parent(expected);
         }
         let Some(differing) = differing else { return };
@@ -92,11 +99,51 @@ impl SteppedCapture<'_> {
         }
     }
 
-    /// The return address in this slot, which is a slot of a frame of the captured stack.
+    /// The return address in this slot, which was read while the captured stack was stepped over.
     fn return_address(&self, slot: u32) -> u64 {
-        // SAFETY: the slots of pending frames and of the met shadow's frames lie on the thread's
-        // own stack, at or above the live innermost frame, and are multiples of 8.
-        unsafe { load(self.thread.slot_base.wrapping_add(slot.into())) }
+        // SAFETY: the return addresses into pending frames and the met shadow's frames lie on the
+        // thread's own stack, at or above the live innermost frame, in multiples of 8.
+        arch::strip(unsafe { load_slot(self.thread, slot) })
+    }
+
+    /// Adds the return addresses into the pending frames to a record's checks. Where a call does
+    /// not push it, the one into the join is the last.
+    #[inline(always)]
+    fn check_return_addresses(
+        &self,
+        checks: &mut RecordChecks,
+        join_height: usize,
+        count: usize,
+    ) -> Result<(), NotRecordable> {
+        let innermost = slot(self.thread, self.innermost.sp);
+        let mut push = |slot: u32, value: u64| {
+            checks.push(WordCheck::new(words_above(slot.wrapping_sub(innermost).into())?, value))?;
+            Ok(())
+        };
+        if Native::CALL_PUSHES {
+            // The innermost return address has its own field.
+            return (1..count).try_for_each(|index| {
+                let slot = self.thread.pending(index).slot;
+                push(slot, self.return_address(slot))
+            });
+        }
+        for index in 0..count {
+            let callee = self.thread.pending(index).pc_number();
+            let outer = match index + 1 < count {
+                true => self.thread.pending(index + 1).slot,
+                false => self.thread.shadow_at(self.number, join_height).slot,
+            };
+            let slot = return_address_slot(self.process, outer, callee);
+            push(slot, self.return_address(slot))?;
+        }
+        if count == 0 {
+            // The shadow compares this word too. It serves as the neutral check.
+            let outer_height = join_height.checked_sub(1).filter(|&outer| outer > 0);
+            let outer = self.thread.shadow_at(self.number, outer_height.ok_or(NotRecordable)?);
+            let join = self.thread.shadow_at(self.number, join_height);
+            push(outer.slot.wrapping_add(8).wrapping_sub(join.return_address_below() as u32), outer.pc())?;
+        }
+        Ok(())
     }
 
     /// Makes the record of this stack, whose innermost node is `leaf`. `count` pending frames lie
@@ -112,15 +159,9 @@ impl SteppedCapture<'_> {
         let mut depends_on_fps = join.needs_fp();
         let mut checks = RecordChecks::NONE;
         for index in 0..count {
-            let frame = self.thread.pending(index);
-            depends_on_fps |= frame.depends_on_fp();
-            let words_above = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8);
-            let words_above = words_above.map_err(|_| NotRecordable)?;
-            // The innermost return address has its own field.
-            if index > 0 {
-                checks.push(WordCheck::new(words_above, self.return_address(frame.slot)))?;
-            }
+            depends_on_fps |= self.thread.pending(index).depends_on_fp();
         }
+        self.check_return_addresses(&mut checks, join_height, count)?;
         if pc >> 48 != 0 || join_height + count > MAX_JOIN_HEIGHT {
             return Ok(());
         }
@@ -171,11 +212,11 @@ impl SteppedCapture<'_> {
             if rule.slot_below_cfa() != 0 && needed != NeededFp::None {
                 let address = frame_sp(self.thread, outer_slot).wrapping_sub(rule.slot_below_cfa());
                 let distance = address.wrapping_sub(self.innermost.sp.wrapping_sub(8)) / 8;
-                let words_above = u16::try_from(distance).map_err(|_| NotRecordable)?;
+                let words_above = words_above(distance * 8)?;
                 match needed {
                     _ if words_above == FP_IN_REGISTER => return Err(NotRecordable),
                     NeededFp::OfJoin => source = words_above,
-                    NeededFp::Value(fp) if fp >> 48 == 0 => checks.push(WordCheck::new(words_above, fp))?,
+                    NeededFp::Value(fp) if fp >> 48 == 0 => checks.push(WordCheck::of_fp(words_above, fp))?,
                     _ => return Err(NotRecordable),
                 }
                 needed = NeededFp::None;
@@ -218,17 +259,19 @@ impl SteppedCapture<'_> {
         for index in 0..count {
             let frame = self.thread.pending(index);
             depends_on_fp |= frame.depends_on_fp();
-            let pc = self.return_address(frame.slot);
+            // SAFETY: the pending frames are those of the captured stack.
+            let shadow_frame = unsafe { shadow_frame(self.process, self.thread, frame, node) };
             let entry = known_height + count - index + SHADOW_PADDING;
             // SAFETY: entry <= known_height + count + SHADOW_PADDING < room, as `intern_and_learn`
             // has made sure.
-            *unsafe { self.thread.shadow_unchecked_mut(number, entry) } =
-                ShadowFrame::new(pc, frame.slot, node);
+            *unsafe { self.thread.shadow_unchecked_mut(number, entry) } = shadow_frame;
             node = words.parent(node);
         }
         let thread = &mut *self.thread;
-        // The caller states the innermost frame's pc, which need not be on the stack.
-        thread.shadow_at_mut(number, known_height + count).pc = self.innermost.pc;
+        if Native::CALL_PUSHES {
+            // The caller states the innermost frame's pc, which need not be on the stack.
+            thread.shadow_at_mut(number, known_height + count).set_pushed(self.innermost.pc);
+        }
         thread.sizes[number].end = (known_height + count + 1) as u32;
         if known_height == 0 {
             thread.sizes[number].extra_count = 0;
@@ -238,6 +281,13 @@ impl SteppedCapture<'_> {
             note_fps(self.process, self.thread, number, count, known_height, needs_fp);
         }
     }
+}
+
+/// The distance in words of a check, from one in bytes.
+#[inline(always)]
+fn words_above(bytes_above: u64) -> Result<u16, NotRecordable> {
+    let words = u16::try_from(bytes_above / 8).map_err(|_| NotRecordable)?;
+    if words <= MAX_WORDS_ABOVE { Ok(words) } else { Err(NotRecordable) }
 }
 
 /// Adds frame pointers and extra checks to the new frames of a shadow.
@@ -279,9 +329,19 @@ pub(super) fn note_fps(
 
 /// The frame outside of a frame whose step is noted.
 #[derive(Clone, Copy)]
-struct OuterFrame {
-    needs_fp: bool,
-    fp: u64,
+pub(crate) struct OuterFrame {
+    pub(crate) needs_fp: bool,
+    pub(crate) fp: u64,
+}
+
+/// A frame whose step is not plain and is noted.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no such step reads a word there"))]
+pub(crate) struct SpecialFrame {
+    pub(crate) sp: u64,
+    /// The stack pointer of the outer frame.
+    pub(crate) cfa: u64,
+    pub(crate) fp: u64,
+    pub(crate) outer: OuterFrame,
 }
 
 /// Notes the words other than the return address that the step from the frame at `height` reads.
@@ -305,38 +365,13 @@ fn note_extra_checks(
         let slot = address.wrapping_sub(slot_base) as u32;
         thread.push_extra(number, ExtraCheck { value, slot, height: height as u32 })
     };
-    match rule.kind() {
-        RuleKind::FromSp { saved_fp_below: None, .. } => Some(outer.needs_fp),
-        RuleKind::FromSp { saved_fp_below: Some(below), .. } => {
-            if outer.needs_fp {
-                note(cfa.wrapping_sub(below), outer.fp)?;
-            }
-            Some(false)
-        }
-        RuleKind::FromFp { saved_fp_below, .. } => {
-            if let (true, Some(below)) = (outer.needs_fp, saved_fp_below) {
-                note(cfa.wrapping_sub(below), outer.fp)?;
-            }
-            Some(true)
-        }
-        RuleKind::Realigned { slot_below_fp, fp_is_saved } => {
-            note(frame.fp.wrapping_sub(slot_below_fp), cfa)?;
-            if outer.needs_fp && fp_is_saved {
-                note(frame.fp, outer.fp)?;
-            }
-            Some(true)
-        }
-        RuleKind::NoTables => {
-            if cfa != sp {
-                if outer.needs_fp {
-                    note(frame.fp, outer.fp)?;
-                }
-            } else if may_be_frame_record(sp, frame.fp) {
-                // The outer frame is the mark for the end of the stack.
-                note(frame.fp.wrapping_add(8), outer.fp)?;
-            }
-            Some(true)
-        }
-        _ => Some(false),
+    if !rule.is_plain() {
+        let frame = SpecialFrame { sp, cfa, fp: frame.fp, outer };
+        return arch::note_special_checks(rule, frame, note);
     }
+    let below = rule.slot_below_cfa();
+    if outer.needs_fp && below != 0 {
+        note(cfa.wrapping_sub(below), outer.fp)?;
+    }
+    Some(rule.is_from_fp() || outer.needs_fp && below == 0)
 }

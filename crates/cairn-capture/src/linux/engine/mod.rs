@@ -27,21 +27,48 @@
 //! be the greatest cost. After some captures in a row without one, [`follow`] replaces all of this
 //! for most captures: one shadow follows the stack.
 //!
+//! # Words of a frame
+//!
+//! On x86-64 the return address into a frame lies just below the frame's stack pointer, whoever was
+//! called. So a shadow's entry names one word: the return address into its own frame.
+//!
+//! On AArch64 the callee stores that word, anywhere in its own frame. The place follows from the
+//! rule of the callee's pc. So the word of an entry is the one that *its own step* reads: the return
+//! address into the frame outside of it. Entries then depend on their own frames alone, and shadows
+//! with equal outer parts have equal entries there, whatever was called from the join.
+//!
+//! ```text
+//!   x86-64:   | frame h+1 | ra into h | frame h             | ra into h-1 |
+//!                           word of h                         word of h-1
+//!   AArch64:  | frame h+1 ..ra into h.. | frame h ..ra into h-1.. |
+//!                           word of h+1             word of h
+//! ```
+//!
+//! The innermost frame's pc is in no entry's word there: a register has it. And a record compares
+//! the word that leads to its join besides, because no entry at or outside of the join has it.
+//!
+//! Signatures of return addresses are not compared, since no step depends on them.
+//!
 //! The hot path returns [`NeedsWholeWalk`] for signal frames and for rows that do not fit a packed
 //! rule; then [`crate::linux::walk`] walks the stack.
 
 mod follow;
-mod learn;
-mod step;
+pub(crate) mod learn;
+pub(crate) mod step;
+
+use cairn_unwind::Machine;
 
 use crate::CallSite;
+use crate::linux::arch::{self, Native, Rule};
 use crate::linux::counters::{self, Counter};
 use crate::linux::index::MIX;
 use crate::linux::module_state::is_unloading;
 use crate::linux::process::Process;
 use crate::linux::thread::ThreadState;
 use crate::linux::thread::record::{Discriminator, FpCheck, LastCheck, PC_BITS, PC_TAG_BITS};
-use crate::linux::thread::shadow::{SHADOW_PADDING, SHADOW_RUN, ShadowFrame, TURN_FRAMES};
+use crate::linux::thread::shadow::{
+    ExtraCheck, PendingFrame, SHADOW_PADDING, SHADOW_RUN, ShadowFrame, TURN_FRAMES,
+};
 
 /// The fast path cannot handle this stack.
 pub(crate) struct NeedsWholeWalk;
@@ -58,6 +85,7 @@ pub(crate) unsafe fn capture(
     thread: &mut ThreadState,
     site: CallSite,
 ) -> Result<u32, NeedsWholeWalk> {
+    let site = CallSite { pc: arch::strip(site.pc), ..site };
     // Computed first, because all loads depend on it.
     let site_key = site_key(site.pc, site.sp);
     let module_state = process.module_state.value();
@@ -123,10 +151,10 @@ unsafe fn match_record(thread: &ThreadState, key: u64, site: CallSite) -> Option
     // SAFETY: the join lies at the place that the record names, at or above the live frame.
     let mut difference = unsafe { shadow_difference(thread, number, height) };
     for check in record.word_checks() {
-        difference |= word(check.words_above()) ^ check.value();
+        difference |= check.difference(word(check.words_above()));
     }
     difference |= match record.last_check() {
-        LastCheck::Word(check) => word(check.words_above()) ^ check.value(),
+        LastCheck::Word(check) => check.difference(word(check.words_above())),
         LastCheck::Fps(check) => {
             let join_fp = join.needs_fp().then(|| thread.shadow_fp_at(number, height as usize));
             fp_difference(check, join_fp, site.fp, word)
@@ -137,7 +165,7 @@ unsafe fn match_record(thread: &ThreadState, key: u64, site: CallSite) -> Option
     }
     if record.is_long() {
         for check in thread.further_checks(key)? {
-            difference |= word(check.words_above()) ^ check.value();
+            difference |= check.difference(word(check.words_above()));
         }
     }
     (difference == 0).then_some(record.node())
@@ -168,7 +196,17 @@ fn fp_difference(check: FpCheck, join_fp: Option<u64>, fp: u64, word: impl Fn(u6
 unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
     let end = height as usize + SHADOW_RUN;
     let mut difference = 0;
-    if end <= TURN_FRAMES {
+    if end <= TURN_FRAMES && !Native::CALL_PUSHES {
+        // An outermost frame reads no word, so no padding could complete a run.
+        let frames = thread.first_turn_of_shadow(number);
+        // SAFETY: SHADOW_PADDING + 1 <= end <= TURN_FRAMES.
+        let frames = unsafe { frames.get_unchecked(SHADOW_PADDING + 1..end) };
+        for pair in frames.windows(2) {
+            // SAFETY: the frames are at `height` or outside of it, at or above the live frame that
+            // the caller promises.
+            difference |= unsafe { step_difference(thread, &pair[0], &pair[1]) };
+        }
+    } else if end <= TURN_FRAMES {
         // All in one turn, as for most programs: whole runs, which need few branches.
         let frames = thread.first_turn_of_shadow(number);
         let mut start = end;
@@ -192,7 +230,7 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     difference
 }
 
-/// Zero when the frame's return address is unchanged.
+/// Zero when the return address into the frame is unchanged, where calls push it.
 ///
 /// # Safety
 ///
@@ -202,21 +240,56 @@ unsafe fn frame_difference(thread: &ThreadState, frame: &ShadowFrame) -> u64 {
     // SAFETY: slots of shadows lie on this thread's own stack, whose top has not moved since;
     // everything from a live frame up to the top is readable. Slots are multiples of 8, as the slot
     // base is.
-    unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) ^ frame.pc }
+    unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) ^ frame.pc() }
 }
 
-/// Zero when the return addresses are unchanged, for a stack that takes more than one turn.
+/// Zero when the step from `frame` still reads the return address into `outer`, the next frame
+/// outside of it in the same shadow.
 ///
 /// # Safety
 ///
+/// - A live frame of this thread's own stack lies at or below `frame`.
+#[inline(always)]
+unsafe fn step_difference(thread: &ThreadState, outer: &ShadowFrame, frame: &ShadowFrame) -> u64 {
+    let place = frame_sp(thread, outer.slot).wrapping_sub(frame.return_address_below());
+    // SAFETY: the step from `frame` has read this word, in the frame, which lies at or above a live
+    // one on this thread's own stack. It is at least one word below the outer frame, which lies at
+    // or below the top. Both are multiples of 8.
+    arch::strip(unsafe { load(place) }) ^ outer.pc()
+}
+
+/// Zero when the word of a shadow's frame is unchanged; see the module's documentation.
+///
+/// # Safety
+///
+/// - `height` is at least 1 and below the end of the shadow.
+/// - A live frame of this thread's own stack lies at or below the shadow's frame at `height`.
+#[inline(always)]
+unsafe fn height_difference(thread: &ThreadState, number: usize, height: usize) -> u64 {
+    let frame = thread.shadow_at(number, height);
+    if Native::CALL_PUSHES {
+        // SAFETY: the caller promises a live frame at or below this one.
+        return unsafe { frame_difference(thread, frame) };
+    }
+    // The outermost frame has no caller.
+    let Some(outer) = height.checked_sub(1).filter(|&outer| outer > 0) else { return 0 };
+    // SAFETY: the caller promises a live frame at or below this one.
+    unsafe { step_difference(thread, thread.shadow_at(number, outer), frame) }
+}
+
+/// Zero when the words of all frames up to `height` are unchanged, for a stack that takes more than
+/// one turn.
+///
+/// # Safety
+///
+/// - `height` is below the end of the shadow.
 /// - A live frame of this thread's own stack lies at or below the shadow's frame at `height`.
 #[inline(never)]
 unsafe fn deep_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
     (1..=height).fold(0, |difference, height| {
-        let frame = thread.shadow_at(number, height as usize);
         // SAFETY: outer frames lie above inner ones, and so above the live frame that the caller
         // promises.
-        difference | unsafe { frame_difference(thread, frame) }
+        difference | unsafe { height_difference(thread, number, height as usize) }
     })
 }
 
@@ -227,7 +300,6 @@ unsafe fn deep_difference(thread: &ThreadState, number: usize, height: u32) -> u
 /// - A live frame of this thread's own stack lies at or below the shadow's frame at `height`.
 #[inline(never)]
 unsafe fn extra_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
-    let base = thread.slot_base;
     let mut rest = thread.sizes[number].extra_count as usize;
     // The checks of frames inside of `height` come last, and mostly there are none.
     while rest > 0 && thread.extra(number, rest - 1).height > height {
@@ -239,7 +311,7 @@ unsafe fn extra_difference(thread: &ThreadState, number: usize, height: u32) -> 
         for check in &checks[..count] {
             // SAFETY: a step from a frame at or outside of `height` has read this word, above the
             // live frame that the caller promises.
-            difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
+            difference |= unsafe { load_slot(thread, check.slot) } ^ check.value;
         }
         rest -= count;
         if rest == 0 {
@@ -249,13 +321,72 @@ unsafe fn extra_difference(thread: &ThreadState, number: usize, height: u32) -> 
     difference
 }
 
+/// True when a word other than a return address has changed.
+///
+/// # Safety
+///
+/// - A live frame of this thread's own stack lies at or below the shadow's frame that has the check.
+#[inline(always)]
+unsafe fn extra_differs(thread: &ThreadState, check: &ExtraCheck) -> bool {
+    // SAFETY: a step from the check's frame has read this word, above the live frame that the
+    // caller promises.
+    unsafe { load_slot(thread, check.slot) != check.value }
+}
+
+/// Makes the entry of a shadow for a pending frame.
+///
+/// # Safety
+///
+/// - The pending frame is a live one of this thread's own stack.
+#[inline(always)]
+unsafe fn shadow_frame(
+    process: &Process,
+    thread: &ThreadState,
+    frame: PendingFrame,
+    node: u32,
+) -> ShadowFrame {
+    if Native::CALL_PUSHES {
+        // SAFETY: the slot is that of a live frame, whose return address is readable.
+        return ShadowFrame::pushed(unsafe { load_slot(thread, frame.slot) }, frame.slot, node);
+    }
+    let (pc, rule) = pc_and_rule(process, frame.pc_number());
+    ShadowFrame::new(pc, arch::return_address_below(rule), frame.slot, node)
+}
+
+/// The return address of this number, and its rule.
+fn pc_and_rule(process: &Process, pc_number: u32) -> (u64, Rule) {
+    let entry = process.pcs.entries().get(pc_number as usize);
+    entry.map_or((0, Rule::END_OF_STACK), |entry| (entry.pc(), entry.rule()))
+}
+
+/// The slot of the return address into the frame at `slot`, whose callee has this pc number.
+#[inline(always)]
+fn return_address_slot(process: &Process, slot: u32, callee: u32) -> u32 {
+    if Native::CALL_PUSHES {
+        return slot;
+    }
+    let below = arch::return_address_below(pc_and_rule(process, callee).1).max(8);
+    slot.wrapping_add(8).wrapping_sub(below as u32)
+}
+
+/// The stack word in this slot.
+///
+/// # Safety
+///
+/// - The slot is a multiple of 8, and readable.
+#[inline(always)]
+unsafe fn load_slot(thread: &ThreadState, slot: u32) -> u64 {
+    // SAFETY: the caller promises a readable slot; the slot base is a multiple of 8.
+    unsafe { load(thread.slot_base.wrapping_add(slot.into())) }
+}
+
 /// The stack word at `address`.
 ///
 /// # Safety
 ///
 /// - `address` is readable and a multiple of 8.
 #[inline(always)]
-unsafe fn load(address: u64) -> u64 {
+pub(crate) unsafe fn load(address: u64) -> u64 {
     // Volatile, because the word may change between two captures without the compiler's knowledge.
     // SAFETY: the caller promises an aligned, readable address; all bits are a value.
     unsafe { (address as *const u64).read_volatile() }
@@ -277,7 +408,7 @@ unsafe fn record_key(thread: &ThreadState, site_key: u64, sp: u64) -> u64 {
         }
         // SAFETY: low <= address < high, and all three are multiples of 8. `low` begins a page, so
         // rounding `sp` down stays above it.
-        discriminator.key_part(unsafe { load(address) })
+        discriminator.key_part(arch::strip(unsafe { load(address) }))
     };
     // Branches, because they are predictable, and cost less than the loads: most call sites keep
     // their discriminators.
@@ -298,13 +429,14 @@ fn site_key(pc: u64, sp: u64) -> u64 {
     (pc ^ sp.rotate_left(29)).wrapping_mul(MIX)
 }
 
-/// The slot of the return address into the frame at `sp`.
+/// The slot of the frame at `sp`: on x86-64 that of the return address into it.
 #[inline(always)]
 fn slot(thread: &ThreadState, sp: u64) -> u32 {
     sp.wrapping_sub(8).wrapping_sub(thread.slot_base) as u32
 }
 
-/// The stack pointer of the frame whose return address is in this slot.
+/// The stack pointer of the frame at this slot.
+#[inline(always)]
 fn frame_sp(thread: &ThreadState, slot: u32) -> u64 {
     thread.slot_base.wrapping_add(slot.into()).wrapping_add(8)
 }
@@ -313,7 +445,7 @@ fn frame_sp(thread: &ThreadState, slot: u32) -> u64 {
 /// select the set, and the others, which are the tag, determine the address together.
 #[inline(always)]
 fn pc_hash(pc: u64) -> u64 {
-    pc.wrapping_mul(MIX << (u64::BITS - PC_BITS))
+    (pc >> arch::PC_ZERO_BITS).wrapping_mul(MIX << (u64::BITS - PC_BITS))
 }
 
 /// The tag of an address in its set, above the bits of a number.

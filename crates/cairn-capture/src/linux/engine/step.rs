@@ -4,36 +4,35 @@
 //! frame pointer or ends the stack, as in the whole walk. The mark for such an end is the outermost
 //! frame for the tree, the records and the shadows.
 
-use cairn_unwind::CoreRegisters;
-
 use super::follow::FOLLOWS;
-use super::{NeedsWholeWalk, load, match_record, pc_hash, pc_tag, shadow_difference, slot};
+use super::{
+    NeedsWholeWalk, extra_differs, height_difference, load, match_record, pc_hash, pc_tag, shadow_difference,
+    slot,
+};
 use crate::CallSite;
-use crate::linux::arch::{KNOWN_SHAPE, Rule, RuleKind, has_known_shape, still_has_known_shape};
+use crate::linux::arch::{self, Rule};
 use crate::linux::counters::{self, Counter};
-use crate::linux::generated::Evidence;
 use crate::linux::modules::KnownModules;
 use crate::linux::own_memory;
 use crate::linux::pc_kind::PcKind;
 use crate::linux::pcs::NUMBER_BITS;
 use crate::linux::process::Process;
-use crate::linux::runtimes;
 use crate::linux::stack_memory::StackMemory;
 use crate::linux::thread::ThreadState;
 use crate::linux::thread::record::Record;
 use crate::linux::thread::shadow::{PendingFrame, SHADOW_PADDING, SHADOWS};
 
 /// A capture that steps over frames.
-pub(super) struct SteppedCapture<'a> {
-    pub(super) process: &'a Process,
-    pub(super) thread: &'a mut ThreadState,
+pub(crate) struct SteppedCapture<'a> {
+    pub(crate) process: &'a Process,
+    pub(crate) thread: &'a mut ThreadState,
     /// The readable part of the stack that is stepped over.
-    memory: StackMemory,
+    pub(crate) memory: StackMemory,
     pub(super) innermost: CallSite,
     /// The outermost frame found, whose caller comes next.
-    frame: CallSite,
+    pub(crate) frame: CallSite,
     /// The number of frames stepped over; they are in the thread's `pending`.
-    pub(super) pending_count: usize,
+    pub(crate) pending_count: usize,
     /// The shadow to meet, and the height in it that is compared next, from the innermost frame
     /// outwards.
     pub(super) number: usize,
@@ -42,13 +41,13 @@ pub(super) struct SteppedCapture<'a> {
     cursor_slot: u32,
     /// The node of the record for this call site; 0 if there is none.
     pub(super) expected_node: u32,
-    code_steps: CodeSteps,
+    pub(crate) code_steps: CodeSteps,
 }
 
 /// The treatment of steps that depend on the bytes of the code. Nothing can be learned of stacks
 /// with such a step: a record compares stack words, and a JIT compiler may put other code there.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CodeSteps {
+pub(crate) enum CodeSteps {
     /// Such a step ends the capture; none was met yet.
     Refused,
     /// Such a step has ended the capture.
@@ -206,7 +205,7 @@ pub(super) unsafe fn capture_elsewhere(
 ///
 /// - `memory` is readable, and sp is a multiple of 8 at or above `memory.low`.
 #[inline(always)]
-unsafe fn plain_step(memory: StackMemory, rule: Rule, sp: u64, fp: u64) -> Option<CallSite> {
+pub(crate) unsafe fn plain_step(memory: StackMemory, rule: Rule, sp: u64, fp: u64) -> Option<CallSite> {
     if !rule.is_plain() {
         return None;
     }
@@ -219,8 +218,13 @@ unsafe fn plain_step(memory: StackMemory, rule: Rule, sp: u64, fp: u64) -> Optio
     if cfa.wrapping_sub(lowest).rotate_right(3) > memory.high.wrapping_sub(lowest) >> 3 {
         return None;
     }
-    // SAFETY: low <= sp <= cfa - 8 < high, a multiple of 8, by the comparison above.
-    let pc = unsafe { load(cfa - 8) };
+    let return_address_below = arch::return_address_below(rule);
+    if !arch::reads_within(rule, cfa - sp) {
+        return None;
+    }
+    // SAFETY: low <= sp <= cfa - return_address_below < high, a multiple of 8, by the comparisons
+    // above.
+    let pc = arch::strip(unsafe { load(cfa - return_address_below) });
     let below = rule.slot_below_cfa();
     if below == 0 {
         return Some(CallSite { pc, sp: cfa, fp });
@@ -288,7 +292,7 @@ impl SteppedCapture<'_> {
             let height = self.cursor;
             self.cursor -= 1;
             if shadow.slot == slot {
-                let is_same = shadow.pc == self.frame.pc
+                let is_same = shadow.pc() == self.frame.pc
                     && (!shadow.needs_fp()
                         || self.thread.shadow_fp_at(self.number, height as usize) == self.frame.fp);
                 return (is_same && !self.is_end_mark(height)).then_some(height);
@@ -321,21 +325,8 @@ impl SteppedCapture<'_> {
             self.frame = caller;
             return Ok(Some(()));
         }
-        match rule.kind() {
-            RuleKind::EndOfStack => Ok(None),
-            RuleKind::Realigned { slot_below_fp, fp_is_saved } => {
-                // SAFETY: the caller promises that `self.memory` is readable.
-                self.frame = unsafe { self.realigned_step(slot_below_fp, fp_is_saved)? };
-                Ok(Some(()))
-            }
-            // SAFETY: the caller promises that `self.memory` is readable.
-            RuleKind::NoTables => unsafe { self.step_without_tables() },
-            // SAFETY: the caller promises that `self.memory` is readable.
-            RuleKind::ByCode => unsafe { self.step_by_code() },
-            // SAFETY: the caller promises that `self.memory` is readable.
-            RuleKind::ByRuntime => unsafe { self.step_by_runtime() },
-            _ => Err(NeedsWholeWalk),
-        }
+        // SAFETY: the caller promises the same.
+        unsafe { self.special_step(rule) }
     }
 
     /// Steps to the end of the stack and returns its node, without learning anything. `None` where
@@ -362,30 +353,6 @@ impl SteppedCapture<'_> {
         self.process.intern(numbers.rev()).map(Some).map_err(|_| NeedsWholeWalk)
     }
 
-    /// Compares the code of all frames that were stepped by its shape, innermost first. The rule of
-    /// an address remains; its code may be another by now.
-    fn codes_are_unchanged(&self) -> bool {
-        let entries = self.process.pcs.entries();
-        // False behind a step by frame pointer, which is plausible and no more: the frames there
-        // may not be live.
-        let mut is_live = true;
-        (0..self.pending_count).all(|index| {
-            let number = self.thread.pending(index).pc_number();
-            let Some(entry) = entries.get(number as usize) else { return false };
-            match entry.rule() {
-                Rule::NO_TABLES | Rule::BY_RUNTIME => {
-                    is_live = false;
-                    true
-                }
-                // SAFETY: all steps inside of this frame were by tables or by code that was just
-                // compared, so it is live. The kernel read its code when it was numbered.
-                Rule::BY_CODE if is_live => unsafe { still_has_known_shape(entry.pc()) },
-                Rule::BY_CODE => has_known_shape(entry.pc()),
-                _ => true,
-            }
-        })
-    }
-
     /// Steps to the end of the stack; false where its readable memory ends before. A null return
     /// address, which may mean several things, is left to the whole walk.
     ///
@@ -409,172 +376,8 @@ impl SteppedCapture<'_> {
         }
     }
 
-    /// Steps by the frame pointer if that proves itself. The whole walk does the same where no
-    /// table covers the code.
-    ///
-    /// If not, the stack ends here with a mark, which becomes the outermost of the pending frames.
-    /// The mark has the slot of the last frame, and in place of a frame pointer the return address
-    /// that is not code.
-    ///
-    /// # Safety
-    ///
-    /// - `self.memory` is readable.
-    #[cold]
-    #[inline(never)]
-    unsafe fn step_without_tables(&mut self) -> Result<Option<()>, NeedsWholeWalk> {
-        let CallSite { pc, sp, fp } = self.frame;
-        if sp >= self.memory.high {
-            return Err(NeedsWholeWalk);
-        }
-        let mut return_address = 0;
-        if may_be_frame_record(sp, fp) {
-            // SAFETY: the caller promises that `self.memory` is readable; `load_checked` checks the
-            // address against it.
-            let found = unsafe { self.load_checked(fp.wrapping_add(8)) };
-            return_address = match found {
-                Ok(word) => word,
-                // A word outside of this stack is read through the kernel, and could not be
-                // compared in later captures.
-                Err(NeedsWholeWalk) if self.memory.is_own() => return Err(NeedsWholeWalk),
-                // A coroutine starts with the frame pointer of the code that created it.
-                Err(NeedsWholeWalk) => 0,
-            };
-            // SAFETY: as for the load above.
-            if return_address != 0 && unsafe { self.proves_itself(fp, return_address)? } {
-                // SAFETY: as for the load above.
-                let caller_fp = unsafe { self.load_checked(fp)? };
-                self.frame = CallSite { pc: return_address, sp: fp.wrapping_add(16), fp: caller_fp };
-                return Ok(Some(()));
-            }
-        }
-        let mark = self.process.number(pc, PcKind::NoUnwindInfo).ok_or(NeedsWholeWalk)?;
-        self.add_pending(mark, Rule::NEEDS_FULL_EVALUATION)?;
-        self.thread.pending_mut(self.pending_count - 1).fp = return_address;
-        Ok(None)
-    }
-
-    /// Steps from code that had a known shape when its address was numbered. Whether it still has
-    /// one is left to [`step_and_intern`](Self::step_and_intern).
-    ///
-    /// # Safety
-    ///
-    /// - `self.memory` is readable.
-    #[cold]
-    #[inline(never)]
-    unsafe fn step_by_code(&mut self) -> Result<Option<()>, NeedsWholeWalk> {
-        if self.code_steps != CodeSteps::Taken {
-            self.code_steps = CodeSteps::Met;
-            return Err(NeedsWholeWalk);
-        }
-        let CallSite { sp, fp, .. } = self.frame;
-        // SAFETY: the caller promises that `self.memory` is readable, and sp lies in it.
-        let caller = unsafe { plain_step(self.memory, KNOWN_SHAPE, sp, fp) }.ok_or(NeedsWholeWalk)?;
-        if !self.process.is_return_address(caller.pc) {
-            return Err(NeedsWholeWalk);
-        }
-        self.frame = caller;
-        Ok(Some(()))
-    }
-
-    /// Steps from code that a runtime may have made. Without such a step it is code without tables.
-    ///
-    /// The step depends on memory that no record compares, so nothing is learned of this stack.
-    ///
-    /// # Safety
-    ///
-    /// - `self.memory` is readable.
-    #[cold]
-    #[inline(never)]
-    unsafe fn step_by_runtime(&mut self) -> Result<Option<()>, NeedsWholeWalk> {
-        if self.code_steps != CodeSteps::Taken {
-            self.code_steps = CodeSteps::Met;
-            return Err(NeedsWholeWalk);
-        }
-        let CallSite { pc, sp, fp } = self.frame;
-        let callee = CoreRegisters { pc, sp, fp, link: 0 };
-        match runtimes::caller(self.process, callee, &self.memory) {
-            Some(caller) if caller.sp > self.memory.high => Err(NeedsWholeWalk),
-            Some(caller) => {
-                self.frame = CallSite { pc: caller.pc, sp: caller.sp, fp: caller.fp };
-                Ok(Some(()))
-            }
-            // SAFETY: the caller promises the same.
-            None => unsafe { self.step_without_tables() },
-        }
-    }
-
-    /// Decides, as the whole walk does, whether the record at `fp` is one.
-    ///
-    /// # Safety
-    ///
-    /// - `self.memory` is readable, and the two words at `fp` lie in it.
-    unsafe fn proves_itself(&self, fp: u64, return_address: u64) -> Result<bool, NeedsWholeWalk> {
-        if self.process.is_return_address(return_address) {
-            return Ok(true);
-        }
-        if !self.process.is_generated(return_address, Evidence::Word) {
-            return Ok(false);
-        }
-        // SAFETY: the caller promises that `self.memory` is readable; `load_checked` checks the
-        // address against it.
-        let next_fp = unsafe { self.load_checked(fp)? };
-        if !may_be_frame_record(fp.wrapping_add(16), next_fp) {
-            return Ok(false);
-        }
-        // SAFETY: as for the load above.
-        let next = match unsafe { self.load_checked(next_fp.wrapping_add(8)) } {
-            Ok(next) => next,
-            // The whole walk reads it through the kernel.
-            Err(NeedsWholeWalk) if self.memory.is_own() => return Err(NeedsWholeWalk),
-            Err(NeedsWholeWalk) => return Ok(false),
-        };
-        Ok(self.process.is_executable(next, Evidence::Word))
-    }
-
-    /// Steps from a function that has realigned its stack.
-    ///
-    /// # Safety
-    ///
-    /// - `self.memory` is readable.
-    #[cold]
-    unsafe fn realigned_step(
-        &self,
-        slot_below_fp: u64,
-        fp_is_saved: bool,
-    ) -> Result<CallSite, NeedsWholeWalk> {
-        let CallSite { sp, fp, .. } = self.frame;
-        // SAFETY: the caller promises that `self.memory` is readable; `load_checked` checks the
-        // address against it.
-        let cfa = unsafe { self.load_checked(fp.wrapping_sub(slot_below_fp))? };
-        if cfa <= sp {
-            return Err(NeedsWholeWalk);
-        }
-        // SAFETY: as for the load above.
-        let pc = unsafe { self.load_checked(cfa.wrapping_sub(8))? };
-        // SAFETY: as for the load above.
-        let fp = if fp_is_saved { unsafe { self.load_checked(fp)? } } else { fp };
-        Ok(CallSite { pc, sp: cfa, fp })
-    }
-
-    /// The stack word at `address`, if it lies in `self.memory`.
-    ///
-    /// # Safety
-    ///
-    /// - `self.memory` is readable.
-    unsafe fn load_checked(&self, address: u64) -> Result<u64, NeedsWholeWalk> {
-        if address < self.memory.low
-            || address > self.memory.high.wrapping_sub(8)
-            || !address.is_multiple_of(8)
-        {
-            return Err(NeedsWholeWalk);
-        }
-        // SAFETY: low <= address <= high - 8, and a multiple of 8; the caller promises that this
-        // memory is readable.
-        Ok(unsafe { load(address) })
-    }
-
     #[inline(always)]
-    fn add_pending(&mut self, pc_number: u32, rule: Rule) -> Result<(), NeedsWholeWalk> {
+    pub(crate) fn add_pending(&mut self, pc_number: u32, rule: Rule) -> Result<(), NeedsWholeWalk> {
         let slot = slot(self.thread, self.frame.sp);
         if self.pending_count >= self.thread.room() {
             self.thread.make_room().ok_or(NeedsWholeWalk)?;
@@ -601,6 +404,9 @@ pub(super) fn pc_number(
     thread: &mut ThreadState,
     pc: u64,
 ) -> Result<(u32, Rule), NeedsWholeWalk> {
+    if !arch::is_code_address(pc) {
+        return Err(NeedsWholeWalk);
+    }
     let hash = pc_hash(pc);
     let tag = pc_tag(hash);
     let set = thread.pc_set(hash);
@@ -640,27 +446,17 @@ fn add_to_cache(process: &Process, thread: &mut ThreadState, pc: u64) -> Result<
 /// - A live frame of this thread's own stack lies at or below the shadow's frame at `height`.
 #[cold]
 unsafe fn innermost_change(thread: &ThreadState, number: usize, height: u32) -> u32 {
-    let base = thread.slot_base;
-    let is_changed = |slot: u32, value: u64| {
-        // SAFETY: slots of shadows lie on this thread's own stack; these are at or outside of
-        // `height`, above a live frame.
-        unsafe { load(base.wrapping_add(slot.into())) != value }
-    };
-    let changed_return_address = (1..=height).rev().find(|&height| {
-        let frame = thread.shadow_at(number, height as usize);
-        is_changed(frame.slot, frame.pc)
-    });
+    // SAFETY: the words of frames at or outside of `height` lie above a live frame, on this
+    // thread's own stack.
+    let is_changed = |height: &u32| unsafe { height_difference(thread, number, *height as usize) } != 0;
+    let changed_return_address = (1..=height).rev().find(is_changed);
     let changed_extra = (0..thread.sizes[number].extra_count as usize)
         .map(|index| thread.extra(number, index))
-        .filter(|check| check.height <= height && is_changed(check.slot, check.value))
+        // SAFETY: as above.
+        .filter(|check| check.height <= height && unsafe { extra_differs(thread, check) })
         .map(|check| check.height)
         .max();
     changed_return_address.max(changed_extra).unwrap_or(height)
-}
-
-/// True when a frame record at `fp` could belong to the frame at `sp` or to one further out.
-pub(super) fn may_be_frame_record(sp: u64, fp: u64) -> bool {
-    fp >= sp && fp.is_multiple_of(8) && fp.checked_add(16).is_some()
 }
 
 /// The number and the rule of a return address that this thread's cache does not contain.

@@ -1,6 +1,9 @@
 //! Records: whole stacks as short lists of comparisons, and the tables in which a thread finds
 //! them.
 
+use cairn_unwind::Machine;
+
+use crate::linux::arch::{self, Native};
 use crate::linux::pcs::NUMBER_BITS;
 use crate::linux::thread::shadow::SHADOWS;
 
@@ -29,7 +32,7 @@ pub(super) const FIRST_FURTHER: usize = 1 << 6;
 /// Long records in large tables.
 pub(super) const LARGE_FURTHER: usize = LARGE_COUNT;
 
-/// Bits of a code address in user space.
+/// Bits of a code address in user space that are not always zero: on AArch64 the lowest two are.
 pub(crate) const PC_BITS: u32 = 47;
 /// Bits of an address hash that distinguish the addresses of one set; the others select the set.
 pub(crate) const PC_TAG_BITS: u32 = PC_BITS - FIRST_COUNT.ilog2();
@@ -51,8 +54,8 @@ pub(crate) struct Record {
     /// `| node of the join: 32 | slot of the join: 29 | DEPENDS_ON_FPS: 1 | shadow number: 2 |`.
     /// Slots are multiples of 8.
     join: u64,
-    /// Unused checks repeat the innermost return address, so that their number is constant. With
-    /// `DEPENDS_ON_FPS` the last one is an [`FpCheck`].
+    /// Unused checks repeat [a word that is compared anyway](RecordChecks::neutral), so that their
+    /// number is constant. With `DEPENDS_ON_FPS` the last one is an [`FpCheck`].
     checks: [WordCheck; RECORD_CHECKS],
 }
 
@@ -67,7 +70,7 @@ pub(crate) const FURTHER_CHECKS: usize = 7;
 pub(crate) struct FurtherChecks {
     /// The index of the record, above 0.
     owner: u64,
-    /// Unused checks repeat the innermost return address.
+    /// Unused checks are [neutral](RecordChecks::neutral).
     checks: [WordCheck; FURTHER_CHECKS],
 }
 
@@ -82,7 +85,7 @@ impl FurtherChecks {
     pub(super) fn write(&mut self, owner: usize, record: &Record, checks: &RecordChecks) {
         let further = checks.words().get(record.room()..).unwrap_or(&[]);
         self.owner = owner as u64 + 1;
-        self.checks.fill(WordCheck::new(0, record.pc()));
+        self.checks.fill(checks.neutral(record.pc()));
         for (check, word) in self.checks.iter_mut().zip(further) {
             *check = *word;
         }
@@ -130,7 +133,7 @@ impl Record {
             pc_and_height: pc << 16 | u64::from(join.height),
             leaf: place(slot, node),
             join: join.place | flag | join.shadow as u64,
-            checks: [WordCheck::new(0, pc); RECORD_CHECKS],
+            checks: [checks.neutral(pc); RECORD_CHECKS],
         };
         let room = record.room();
         for (check, word) in record.checks[..room].iter_mut().zip(checks.words()) {
@@ -248,6 +251,15 @@ impl RecordChecks {
     fn words(&self) -> &[WordCheck] {
         &self.words[..self.count]
     }
+
+    /// A check that holds for each stack for which the others hold. `pc` is the innermost return
+    /// address.
+    ///
+    /// Where calls push, it compares that return address again. Elsewhere that is in a register,
+    /// and the first check is repeated.
+    fn neutral(&self, pc: u64) -> WordCheck {
+        if Native::CALL_PUSHES { WordCheck::new(0, pc) } else { self.words[0] }
+    }
 }
 
 /// The last comparison of a record.
@@ -259,21 +271,50 @@ pub(crate) enum LastCheck {
 }
 
 /// One stack word and its expected value. The bits: `| value: 48 | distance in words above the
-/// innermost return address: 16 |`.
+/// innermost frame's slot: 16 |`.
+///
+/// Where return addresses are signed, the highest bit of the distance is `WHOLE`: the word is no
+/// return address, and all of its bits are compared.
 #[derive(Clone, Copy)]
 pub(crate) struct WordCheck(u64);
 
+/// Flag of a [`WordCheck`].
+const WHOLE: u64 = 1 << 15;
+
+/// The greatest distance of a [`WordCheck`].
+pub(crate) const MAX_WORDS_ABOVE: u16 =
+    if Native::SIGNS_RETURN_ADDRESSES { WHOLE as u16 - 1 } else { u16::MAX };
+
 impl WordCheck {
-    /// Expects `value` at `words_above` words above the innermost return address. `value` has 48
-    /// bits.
+    /// Expects the return address `value` at `words_above` words above the innermost slot. `value`
+    /// has 48 bits.
     #[inline]
     pub(crate) fn new(words_above: u16, value: u64) -> Self {
         Self(value << 16 | u64::from(words_above))
     }
 
+    /// Expects the frame pointer `value`, as [`new`](Self::new) does a return address.
+    #[inline]
+    pub(crate) fn of_fp(words_above: u16, value: u64) -> Self {
+        let flag = if Native::SIGNS_RETURN_ADDRESSES { WHOLE } else { 0 };
+        Self(value << 16 | flag | u64::from(words_above))
+    }
+
     #[inline(always)]
     pub(crate) fn words_above(self) -> u64 {
-        self.0 & 0xffff
+        self.0 & u64::from(MAX_WORDS_ABOVE)
+    }
+
+    /// Zero when `word`, which was loaded at that distance, is the expected one.
+    #[inline(always)]
+    pub(crate) fn difference(self, word: u64) -> u64 {
+        let difference = word ^ self.value();
+        if Native::SIGNS_RETURN_ADDRESSES {
+            // A mask instead of a branch, as there are checks of both kinds.
+            let is_whole = u64::from(self.0 & WHOLE != 0).wrapping_neg();
+            return difference & (is_whole | arch::strip(u64::MAX));
+        }
+        difference
     }
 
     #[inline(always)]
@@ -397,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn long_record_compares_each_word_once() {
+    fn long_record_compares_every_word() {
         let fp_check = || Some(FpCheck::new(40, 0));
         for (count, fp_check, is_long) in [
             (5, None, false),
@@ -418,8 +459,10 @@ mod tests {
                 LastCheck::Fps(_) => None,
             };
             let all = record.word_checks().chain(last).chain(further.of(7).unwrap().iter().copied());
-            // Unused checks repeat the word at distance 0.
-            let used: Vec<u64> = all.map(WordCheck::words_above).filter(|&words| words != 0).collect();
+            // Unused checks repeat one word. Where calls push, it is the word at distance 0.
+            let mut used: Vec<u64> = all.map(WordCheck::words_above).filter(|&words| words != 0).collect();
+            used.sort_unstable();
+            used.dedup();
             assert_eq!(used, (9..9 + u64::from(count)).collect::<Vec<_>>());
         }
     }
@@ -440,7 +483,20 @@ mod tests {
         assert!(record.is_for(PC, 0xff00_0010) && !record.is_for(PC, 0xff00_0018));
         let first = record.word_checks().next().unwrap();
         assert_eq!((first.words_above(), first.value()), (9, 0x5555_0000_1111));
-        assert!(matches!(record.last_check(), LastCheck::Word(check) if check.value() == PC));
+        let neutral = words(1).neutral(PC).value();
+        assert!(matches!(record.last_check(), LastCheck::Word(check) if check.value() == neutral));
+    }
+
+    #[test]
+    fn check_ignores_signatures_of_return_addresses_only() {
+        let (of_pc, of_fp) = (WordCheck::new(9, PC), WordCheck::of_fp(9, PC));
+        let signature = 1 << 60 & !arch::strip(u64::MAX);
+        for check in [of_pc, of_fp] {
+            assert_eq!((check.words_above(), check.difference(PC)), (9, 0));
+            assert_ne!(check.difference(PC ^ 8), 0);
+        }
+        assert_eq!(of_pc.difference(PC | signature), 0);
+        assert_eq!(of_fp.difference(PC | signature) == 0, signature == 0);
     }
 
     #[test]

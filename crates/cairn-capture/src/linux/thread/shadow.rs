@@ -12,6 +12,9 @@
 
 use core::ptr::NonNull;
 
+use cairn_unwind::Machine;
+
+use crate::linux::arch::Native;
 use crate::linux::mapping;
 use crate::linux::pcs::NUMBER_BITS;
 use crate::linux::thread::ThreadState;
@@ -22,9 +25,11 @@ use crate::linux::walk::MAX_DEPTH;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ShadowFrame {
-    /// The return address into this frame.
-    pub(crate) pc: u64,
-    /// The place of the return address on the stack, in bytes from [`ThreadState::slot_base`].
+    /// The return address into this frame. Where calls do not push it, the upper bits are the
+    /// distance in words of [`return_address_below`](Self::return_address_below).
+    word: u64,
+    /// The place just below the frame, in bytes from [`ThreadState::slot_base`]. On x86-64 it holds
+    /// the return address into the frame.
     pub(crate) slot: u32,
     /// The node of this frame, and the flag [`NEEDS_FP`].
     flagged_node: u32,
@@ -33,9 +38,43 @@ pub(crate) struct ShadowFrame {
 /// Flag of [`ShadowFrame::flagged_node`]; nodes have 31 bits.
 const NEEDS_FP: u32 = 1 << 31;
 
+/// Bits of a return address in [`ShadowFrame::word`] where calls do not push it. Code at higher
+/// addresses is left to the whole walk; see [`is_code_address`](crate::linux::arch).
+const ADDRESS_BITS: u32 = 48;
+
 impl ShadowFrame {
-    pub(crate) fn new(pc: u64, slot: u32, node: u32) -> Self {
-        Self { pc, slot, flagged_node: node }
+    /// A frame where calls push the return address `pc` to the slot.
+    #[inline(always)]
+    pub(crate) fn pushed(pc: u64, slot: u32, node: u32) -> Self {
+        Self { word: pc, slot, flagged_node: node }
+    }
+
+    /// A frame where calls do not push. `pc` has 48 bits.
+    #[inline(always)]
+    pub(crate) fn new(pc: u64, return_address_below: u64, slot: u32, node: u32) -> Self {
+        debug_assert!(pc >> ADDRESS_BITS == 0, "other code has no rule here");
+        // At least one word, so that a word is readable even where no step reads one.
+        let words = (return_address_below / 8).max(1);
+        Self { word: words << ADDRESS_BITS | pc, slot, flagged_node: node }
+    }
+
+    /// The return address into this frame.
+    #[inline(always)]
+    pub(crate) fn pc(&self) -> u64 {
+        if Native::CALL_PUSHES { self.word } else { self.word & ((1 << ADDRESS_BITS) - 1) }
+    }
+
+    /// Where calls do not push: bytes from the stack pointer of the caller down to the return
+    /// address that the step from this frame reads.
+    #[inline(always)]
+    pub(crate) fn return_address_below(&self) -> u64 {
+        (self.word >> ADDRESS_BITS) * 8
+    }
+
+    /// Replaces the return address of a frame that a call has not pushed it for.
+    #[inline(always)]
+    pub(crate) fn set_pushed(&mut self, pc: u64) {
+        self.word = pc;
     }
 
     /// The node of this frame.
@@ -401,7 +440,7 @@ mod tests {
     use crate::linux::thread::ThreadBlock;
 
     fn frame(height: usize) -> ShadowFrame {
-        ShadowFrame::new(0x5000_0000 + height as u64, 8 * height as u32, height as u32)
+        ShadowFrame::pushed(0x5000_0000 + height as u64, 8 * height as u32, height as u32)
     }
 
     /// Makes a state with a shadow of `frames` frames, and an extra check for each eighth of them.
@@ -444,7 +483,7 @@ mod tests {
             }
         }
         // SAFETY: the index is below the room of four turns.
-        assert_eq!(unsafe { state.shadow_unchecked(2, 1) }.pc, frame(1).pc, "the padding is copied too");
+        assert_eq!(unsafe { state.shadow_unchecked(2, 1) }.pc(), frame(1).pc(), "the padding is copied too");
         state.common.cut(2, 100);
         assert_eq!(state.common.height(0, 2), 100);
     }
