@@ -244,8 +244,8 @@
 //!
 //! # Processors
 //!
-//! x86-64 and AArch64, Linux with glibc 2.35 or later. On AArch64 every capture walks the whole
-//! stack: exact, and some hundred times slower.
+//! x86-64 and AArch64, Linux with glibc 2.35 or later. On AArch64, stacks with code
+//! that no table covers are walked as a whole, and Python frames are not read.
 //!
 //! Darwin has walks, and no numbers for stacks: `walk_stack` by compact unwind info and frame
 //! pointers, and [`walk_frames`]. That part is compiled for both of its processors, and has never

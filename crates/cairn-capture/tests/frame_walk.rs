@@ -1,6 +1,7 @@
 //! Walks this thread's stack by frame pointers, over frames written in assembly, because the
 //! compiler decides whether Rust code has frame pointers.
 
+// The frames are written in x86-64's assembly.
 #![cfg(target_arch = "x86_64")]
 
 use cairn_capture::{CallSite, FrameControl, StopReason, kernel_walk_at, walk_frames, walk_frames_at};

@@ -1,5 +1,6 @@
 //! Captures stacks with code that no table covers, as JIT compilers emit it: the hot path goes on
 //! through it, and ends there, where the whole walk does.
+// On other processors the whole walk captures such stacks.
 #![cfg(target_arch = "x86_64")]
 
 mod support;

@@ -1,6 +1,7 @@
 //! Captures stacks that are not the thread's own: a coroutine's, without a whole walk, and a signal
 //! handler's, with the interrupted code.
 
+// Elsewhere the null caller at the start of a coroutine takes the whole walk.
 #![cfg(target_arch = "x86_64")]
 
 mod support;

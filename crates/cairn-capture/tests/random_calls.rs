@@ -56,8 +56,8 @@ extern "C" fn check() {
     COMPARED.fetch_add(1, Relaxed);
 }
 
-/// Compiles the C program with these options, and loads it.
-fn load(name: &str, options: &[&str]) -> RandomCalls {
+/// Compiles the C program with these options, and loads two functions.
+fn load(name: &str, options: &[&str]) -> [RandomCalls; 2] {
     // The first is this processor's compiler also where the tests run in an emulator.
     let compilers: &[&str] =
         if cfg!(target_arch = "aarch64") { &["aarch64-linux-gnu-gcc", "cc"] } else { &["cc"] };
@@ -72,14 +72,16 @@ fn load(name: &str, options: &[&str]) -> RandomCalls {
     });
     assert!(compiled, "no compiler of {compilers:?} has compiled {}; install one", source.display());
     let path = CString::new(library.into_os_string().into_encoded_bytes()).unwrap();
-    // SAFETY: the library runs no code when it is loaded, and it exports the function with this
+    // SAFETY: the library runs no code when it is loaded, and it exports the functions with this
     // type.
     unsafe {
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
         assert!(!handle.is_null());
-        let function = libc::dlsym(handle, c"random_calls".as_ptr());
-        assert!(!function.is_null());
-        std::mem::transmute::<*mut c_void, RandomCalls>(function)
+        [c"random_calls", c"hidden_calls"].map(|name| {
+            let function = libc::dlsym(handle, name.as_ptr());
+            assert!(!function.is_null());
+            std::mem::transmute::<*mut c_void, RandomCalls>(function)
+        })
     }
 }
 
@@ -87,7 +89,7 @@ fn load(name: &str, options: &[&str]) -> RandomCalls {
 fn compare(name: &str, options: &[&str]) {
     const DEFAULT: u32 = 16;
     let _alone = ALONE.lock();
-    let random_calls = load(name, options);
+    let [random_calls, hidden_calls] = load(name, options);
     let (walks, compared) = (statistics().whole_walks, COMPARED.load(Relaxed));
     // By records alone, by following as often as possible, and as programs do.
     for (seed, captures) in (1..).zip([u32::MAX, 1, DEFAULT]) {
@@ -98,10 +100,15 @@ fn compare(name: &str, options: &[&str]) {
             // SAFETY: the state outlives the call, and has the layout of the C program's.
             unsafe { random_calls(&raw mut state, depth) };
         }
+        // With some inner frames in the record of the stack, or in a shadow.
+        for depth in [1, 4, 20] {
+            let mut state = State { random: 0, checks_left: 0, check };
+            // SAFETY: as above.
+            unsafe { hidden_calls(&raw mut state, depth) };
+        }
     }
     follow_after(DEFAULT);
     let compared = COMPARED.load(Relaxed) - compared;
-    println!("{name}: {compared} stacks");
     assert!(compared >= 20_000, "{compared}");
     assert_eq!(statistics().whole_walks, walks, "the hot path captured all");
 }

@@ -1,5 +1,6 @@
 //! Captures stacks with code whose unwind tables the program has registered, as LLVM's JIT does:
 //! each capture takes the tables of that moment, also when code and tables change under it.
+// The program's tables are read on x86-64 only.
 #![cfg(target_arch = "x86_64")]
 
 mod support;

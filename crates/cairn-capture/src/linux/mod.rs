@@ -29,6 +29,8 @@ mod own_memory;
 mod pc_kind;
 mod pcs;
 mod process;
+// Python frames are merged, and code of JIT compilers is stepped by its shape or by registered
+// tables, on x86-64 only. Elsewhere the whole walk captures such code, by its frame pointer.
 #[cfg(target_arch = "x86_64")]
 mod python;
 mod region;

@@ -137,3 +137,61 @@ void random_calls(struct state *s, unsigned depth)
         BARRIER();
     }
 }
+
+/* Stacks that differ in the frame pointer of one frame alone: its stack pointer, its pc and all inner
+   frames are equal. The array of the second stack covers the frames that the first one had there, and
+   leaves them as they were. Only the saved frame pointer shows that they are gone. */
+
+__attribute__((noinline)) static long inner(struct state *s, unsigned depth)
+{
+    long sum = 1;
+    if (depth == 0) {
+        CHECK(s);
+        BARRIER();
+        CHECK(s);
+        BARRIER();
+        return sum;
+    }
+    sum += inner(s, depth - 1);
+    BARRIER();
+    return sum;
+}
+
+__attribute__((noinline)) static long covering(struct state *s, unsigned depth, unsigned bytes)
+{
+    char *array = alloca(bytes);
+    long sum;
+    __asm__ volatile("" : : "r"(array));
+    sum = inner(s, depth);
+    BARRIER();
+    return sum + 1;
+}
+
+#define COVERED(name, bytes)                                                \
+    __attribute__((noinline)) static long name(struct state *s, unsigned depth) \
+    {                                                                       \
+        volatile char local[bytes];                                         \
+        long sum;                                                           \
+        local[0] = (char)depth;                                             \
+        sum = covering(s, depth, 16);                                       \
+        BARRIER();                                                          \
+        return sum + local[0];                                              \
+    }
+
+COVERED(covered_16, 16)
+COVERED(covered_80, 80)
+COVERED(covered_400, 400)
+COVERED(covered_800, 800)
+
+void hidden_calls(struct state *s, unsigned depth)
+{
+    static const node covered[] = { covered_16, covered_80, covered_400, covered_800 };
+    for (unsigned n = 0; n < 4; n++) {
+        for (unsigned bytes = 16; bytes < 1100; bytes += 16) {
+            covered[n](s, depth);
+            BARRIER();
+            covering(s, depth, bytes);
+            BARRIER();
+        }
+    }
+}

@@ -15,8 +15,8 @@
 //!
 //! Frames of up to 4 MiB fit, so that a large local array in an outer function does not exclude all
 //! stacks above it from the fast path. Clang stores the frame record next to the CFA, GCC next to
-//! the stack pointer, and a frame pointer leads to the record; so 8 KiB are enough for its distance.
-//! From the CFA down it is at most 512 KiB.
+//! the stack pointer, and a frame pointer leads to the record; so 8 KiB are enough for its
+//! distance. From the CFA down it is at most 512 KiB.
 //!
 //! A form is 0 only for special rules, so no rule is zero and a zeroed cache entry is an empty one.
 //! Unlike on x86-64 the rule must contain the place of the return address; in exchange the stack
@@ -61,8 +61,9 @@ const CFA_BITS: u32 = 18;
 const FORM_SHIFT: u32 = 20;
 const SLOT_SHIFT: u32 = 22;
 const SLOT_BITS: u32 = 10;
-/// Bits of the distance in words from the CFA down to the return address; 16, because a list of
-/// frames stores it above an address of 48 bits.
+/// Bits of the distance in words from the CFA down to the return address.
+///
+/// 16, because a list of frames stores it above an address of 48 bits.
 const BELOW_BITS: u32 = 16;
 
 const FROM_SP: u32 = 0;
@@ -141,8 +142,9 @@ impl Aarch64Rule {
         if self.0 & KIND_MASK == FROM_SP { slot } else { self.cfa_offset().wrapping_sub(slot) }
     }
 
-    /// Bytes from the CFA down to the saved frame pointer, zero when it is not saved; only
-    /// meaningful for the plain rules.
+    /// Bytes from the CFA down to the saved frame pointer, zero when it is not saved.
+    ///
+    /// Only meaningful for the plain rules.
     #[must_use]
     #[inline]
     pub const fn slot_below_cfa(self) -> u64 {
@@ -266,7 +268,7 @@ fn pack_plain(row: &CoreRow<'_>) -> Option<Aarch64Rule> {
     Aarch64Rule::plain(kind, offset, form, below)
 }
 
-/// A distance in bytes as a number of words, if it is one of so many bits.
+/// A distance in bytes as a number of words, if it has at most that many bits.
 #[inline]
 fn words(bytes: i64, bits: u32) -> Option<u32> {
     let words = u32::try_from(bytes >> 3).ok()?;

@@ -7,11 +7,11 @@
 //! | `words.rs` | the thread's word, the thread pointer, the loader's weak symbol |
 //! | `bytes.rs` | compares the bytes of two words at once |
 //! | `code.rs` | the rule of code without tables |
-//! | `engine.rs` | the hot path; x86-64's is `crate::linux::engine` |
+//! | `frames.rs` | where a step finds the return address, and which bits of it are significant |
+//! | `special_steps.rs` | steps of the hot path that are not plain |
 //!
-//! On AArch64 every capture takes the whole walk: the results are the same, at the whole walk's
-//! price. The hot path requires that the return address lies just below the caller's stack pointer,
-//! which only x86-64's calls guarantee.
+//! On AArch64 the hot path leaves code without tables to the whole walk, by its frame pointer or by
+//! its shape. Registered tables and interpreters' frames are read on x86-64 only.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -22,7 +22,7 @@ use cairn_unwind::Machine;
 
 use super::learn::note_fps;
 use super::step::pc_number;
-use super::{extra_differs, frame_difference, load, shadow_frame, slot, step_difference};
+use super::{extra_differs, frame_difference, load, raw_step_difference, shadow_frame, slot};
 use crate::linux::arch::{self, Native, Rule};
 use crate::linux::counters::{self, Counter};
 use crate::linux::process::Process;
@@ -97,6 +97,8 @@ unsafe fn try_follow(
     let room = TURN_FRAMES - SHADOW_PADDING - 1 - height;
     // The place of the frame pointer of the present frame: most are saved and never needed.
     let mut fp_place = (&raw const fp) as u64;
+    // Once for all steps, because it costs as much as a comparison.
+    let address_mask = arch::strip(u64::MAX);
     let mut rules = 0;
     let mut count = 0;
     loop {
@@ -139,7 +141,7 @@ unsafe fn try_follow(
         }
         // SAFETY: low <= sp <= cfa - return_address_below < high, a multiple of 8, by the
         // comparisons above.
-        pc = arch::strip(unsafe { load(cfa - return_address_below) });
+        pc = unsafe { load(cfa - return_address_below) } & address_mask;
         let below = rule.slot_below_cfa();
         // The captured frames alone do not change before the word is read.
         if below > cfa - sp {
@@ -189,6 +191,7 @@ unsafe fn unchanged_height(thread: &ThreadState, number: usize, innermost: u32) 
     let end = (thread.sizes[number].end as usize + SHADOW_PADDING).max(first);
     // SAFETY: first <= end, and end <= TURN_FRAMES, as the caller promises.
     let frames = unsafe { thread.first_turn_of_shadow(number).get_unchecked(first..end) };
+    let address_mask = arch::strip(u64::MAX);
     let height = if Native::CALL_PUSHES {
         let has_changed = |frame: &ShadowFrame| {
             // Words inside of the innermost frame are not read: they may be anything.
@@ -199,7 +202,8 @@ unsafe fn unchanged_height(thread: &ThreadState, number: usize, innermost: u32) 
     } else {
         let has_changed = |pair: &[ShadowFrame]| {
             // SAFETY: as above: the word lies in the frame `pair[1]`.
-            pair[1].slot < innermost || unsafe { step_difference(thread, &pair[0], &pair[1]) } != 0
+            pair[1].slot < innermost
+                || unsafe { raw_step_difference(thread, &pair[0], &pair[1]) } & address_mask != 0
         };
         let is_outermost_there = frames.first().is_some_and(|frame| frame.slot >= innermost);
         let changed = frames.windows(2).position(has_changed).map(|pairs| pairs + 1);

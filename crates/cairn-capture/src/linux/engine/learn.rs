@@ -71,7 +71,7 @@ impl SteppedCapture<'_> {
         const MAX_COMPARED: usize = 64;
         let (thread, number) = (&*self.thread, self.number);
         let words = self.process.tree.words();
-        // Of the frame inside of the present one.
+        // The frame inside of the present one.
         let mut callee = thread.pending(0).pc_number();
         let outside = (1..=known.height as usize).rev().map(|height| thread.shadow_at(number, height));
         let outside = outside.map(|frame| (words.pc(frame.node()), frame.slot));
@@ -287,7 +287,7 @@ impl SteppedCapture<'_> {
 #[inline(always)]
 fn words_above(bytes_above: u64) -> Result<u16, NotRecordable> {
     let words = u16::try_from(bytes_above / 8).map_err(|_| NotRecordable)?;
-    if words <= MAX_WORDS_ABOVE { Ok(words) } else { Err(NotRecordable) }
+    if words & MAX_WORDS_ABOVE == words { Ok(words) } else { Err(NotRecordable) }
 }
 
 /// Adds frame pointers and extra checks to the new frames of a shadow.

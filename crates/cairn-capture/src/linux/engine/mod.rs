@@ -29,13 +29,13 @@
 //!
 //! # Words of a frame
 //!
-//! On x86-64 the return address into a frame lies just below the frame's stack pointer, whoever was
-//! called. So a shadow's entry names one word: the return address into its own frame.
+//! On x86-64 the return address into a frame lies just below the frame's stack pointer, whatever
+//! was called. So a shadow's entry names one word: the return address into its own frame.
 //!
 //! On AArch64 the callee stores that word, anywhere in its own frame. The place follows from the
-//! rule of the callee's pc. So the word of an entry is the one that *its own step* reads: the return
-//! address into the frame outside of it. Entries then depend on their own frames alone, and shadows
-//! with equal outer parts have equal entries there, whatever was called from the join.
+//! rule of the callee's pc. So the word of an entry is the one that *its own step* reads: the
+//! return address into the frame outside of it. Entries then depend on their own frames alone, and
+//! shadows with equal outer parts have equal entries there, whatever was called from the join.
 //!
 //! ```text
 //!   x86-64:   | frame h+1 | ra into h | frame h             | ra into h-1 |
@@ -148,13 +148,14 @@ unsafe fn match_record(thread: &ThreadState, key: u64, site: CallSite) -> Option
         // so they are readable.
         unsafe { load(return_address.wrapping_add(words_above * 8)) }
     };
+    let address_mask = arch::strip(u64::MAX);
     // SAFETY: the join lies at the place that the record names, at or above the live frame.
     let mut difference = unsafe { shadow_difference(thread, number, height) };
     for check in record.word_checks() {
-        difference |= check.difference(word(check.words_above()));
+        difference |= check.difference(word(check.words_above()), address_mask);
     }
     difference |= match record.last_check() {
-        LastCheck::Word(check) => check.difference(word(check.words_above())),
+        LastCheck::Word(check) => check.difference(word(check.words_above()), address_mask),
         LastCheck::Fps(check) => {
             let join_fp = join.needs_fp().then(|| thread.shadow_fp_at(number, height as usize));
             fp_difference(check, join_fp, site.fp, word)
@@ -165,7 +166,7 @@ unsafe fn match_record(thread: &ThreadState, key: u64, site: CallSite) -> Option
     }
     if record.is_long() {
         for check in thread.further_checks(key)? {
-            difference |= check.difference(word(check.words_above()));
+            difference |= check.difference(word(check.words_above()), address_mask);
         }
     }
     (difference == 0).then_some(record.node())
@@ -204,8 +205,10 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
         for pair in frames.windows(2) {
             // SAFETY: the frames are at `height` or outside of it, at or above the live frame that
             // the caller promises.
-            difference |= unsafe { step_difference(thread, &pair[0], &pair[1]) };
+            difference |= unsafe { raw_step_difference(thread, &pair[0], &pair[1]) };
         }
+        // Once for all, because the mask costs as much as a comparison.
+        difference = arch::strip(difference);
     } else if end <= TURN_FRAMES {
         // All in one turn, as for most programs: whole runs, which need few branches.
         let frames = thread.first_turn_of_shadow(number);
@@ -243,19 +246,31 @@ unsafe fn frame_difference(thread: &ThreadState, frame: &ShadowFrame) -> u64 {
     unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) ^ frame.pc() }
 }
 
-/// Zero when the step from `frame` still reads the return address into `outer`, the next frame
-/// outside of it in the same shadow.
+/// Zero when the step from `frame` still reads the return address into `outer`.
+///
+/// `outer` is the next frame outside of it in the same shadow.
 ///
 /// # Safety
 ///
 /// - A live frame of this thread's own stack lies at or below `frame`.
 #[inline(always)]
 unsafe fn step_difference(thread: &ThreadState, outer: &ShadowFrame, frame: &ShadowFrame) -> u64 {
+    // SAFETY: the caller promises the same.
+    arch::strip(unsafe { raw_step_difference(thread, outer, frame) })
+}
+
+/// The difference of [`step_difference`], and the word's signature, which is to be stripped.
+///
+/// # Safety
+///
+/// - As for [`step_difference`].
+#[inline(always)]
+unsafe fn raw_step_difference(thread: &ThreadState, outer: &ShadowFrame, frame: &ShadowFrame) -> u64 {
     let place = frame_sp(thread, outer.slot).wrapping_sub(frame.return_address_below());
     // SAFETY: the step from `frame` has read this word, in the frame, which lies at or above a live
     // one on this thread's own stack. It is at least one word below the outer frame, which lies at
     // or below the top. Both are multiples of 8.
-    arch::strip(unsafe { load(place) }) ^ outer.pc()
+    unsafe { load(place) ^ outer.pc() }
 }
 
 /// Zero when the word of a shadow's frame is unchanged; see the module's documentation.
@@ -277,8 +292,7 @@ unsafe fn height_difference(thread: &ThreadState, number: usize, height: usize) 
     unsafe { step_difference(thread, thread.shadow_at(number, outer), frame) }
 }
 
-/// Zero when the words of all frames up to `height` are unchanged, for a stack that takes more than
-/// one turn.
+/// Zero when the words of all frames up to `height` are unchanged, in any number of turns.
 ///
 /// # Safety
 ///
@@ -325,7 +339,7 @@ unsafe fn extra_difference(thread: &ThreadState, number: usize, height: u32) -> 
 ///
 /// # Safety
 ///
-/// - A live frame of this thread's own stack lies at or below the shadow's frame that has the check.
+/// - A live frame of this thread's own stack lies at or below the shadow's frame of the check.
 #[inline(always)]
 unsafe fn extra_differs(thread: &ThreadState, check: &ExtraCheck) -> bool {
     // SAFETY: a step from the check's frame has read this word, above the live frame that the

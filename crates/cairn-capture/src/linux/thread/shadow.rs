@@ -64,8 +64,9 @@ impl ShadowFrame {
         if Native::CALL_PUSHES { self.word } else { self.word & ((1 << ADDRESS_BITS) - 1) }
     }
 
-    /// Where calls do not push: bytes from the stack pointer of the caller down to the return
-    /// address that the step from this frame reads.
+    /// Bytes from the caller's stack pointer down to the return address that the step reads.
+    ///
+    /// Stored only where calls do not push.
     #[inline(always)]
     pub(crate) fn return_address_below(&self) -> u64 {
         (self.word >> ADDRESS_BITS) * 8

@@ -5,8 +5,8 @@ use super::{Rule, address_mask};
 /// Lowest bits that are zero in every code address.
 pub(crate) const PC_ZERO_BITS: u32 = 2;
 
-/// Bytes from the CFA down to the return address that a plain step reads. The callee stores it where
-/// it likes.
+/// Bytes from the CFA down to the return address that a plain step reads. The callee stores it
+/// where it likes.
 #[inline(always)]
 pub(crate) fn return_address_below(rule: Rule) -> u64 {
     rule.return_address_below_cfa()

@@ -2,8 +2,8 @@
 //!
 //! Signal frames and code of JIT compilers have no tables here, and one is distinguished from the
 //! other by memory that no record compares. So the whole walk handles both. The rule of a frame
-//! whose return address is in the link register needs a register that a call has overwritten, unless
-//! a signal interrupted it.
+//! whose return address is in the link register needs a register that a call has overwritten,
+//! unless a signal interrupted it.
 
 use super::{Rule, RuleKind};
 use crate::linux::engine::NeedsWholeWalk;

@@ -12,8 +12,9 @@ use crate::linux::pc_kind::PcKind;
 use crate::linux::runtimes;
 
 impl SteppedCapture<'_> {
-    /// Moves to the caller of the current frame by a rule that is not plain, or whose plain step
-    /// failed; `None` when there is no caller.
+    /// Moves to the caller by a rule that is not plain; `None` when there is no caller.
+    ///
+    /// A plain rule whose step failed is refused.
     ///
     /// # Safety
     ///
