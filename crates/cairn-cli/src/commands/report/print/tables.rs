@@ -67,7 +67,7 @@ impl<W: Write> ReportPrinter<'_, '_, W> {
         let what = if resident.mapped_bytes > 0 {
             "the rest: program and libraries, stacks, and free memory of the allocator"
         } else {
-            "the rest: program and libraries, stacks, own mappings (recorded with --mmap), and free memory of the allocator"
+            "the rest: program, libraries, stacks, mappings (see --mmap), free memory of malloc"
         };
         row(resident.rest_bytes(), what)?;
         match sample.own_bytes {
