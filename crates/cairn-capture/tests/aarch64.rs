@@ -3,12 +3,16 @@
 
 #![cfg(target_arch = "aarch64")]
 
+#[path = "support/libgcc.rs"]
+mod libgcc;
+
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Mutex;
 
 use cairn_capture::{Stack, StopReason, capture, capture_interrupted};
 use cairn_format::Frame;
+use libgcc::by_libgcc;
 
 core::arch::global_asm!(
     // A leaf function with unwind tables and no frame. It writes to its argument.
@@ -55,25 +59,6 @@ unsafe extern "C" {
     fn cairn_test_leaf(address: *mut u64) -> usize;
     fn cairn_test_signed(callee: extern "C" fn(*const u64) -> usize) -> usize;
     static cairn_test_leaf_faults_here: u8;
-    fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void)
-    -> c_int;
-    fn _Unwind_GetIP(context: *mut c_void) -> usize;
-}
-
-extern "C" fn visit(context: *mut c_void, data: *mut c_void) -> c_int {
-    // SAFETY: libgcc passes a valid context and `data`, the pointer to the caller's vector.
-    unsafe { (*data.cast::<Vec<u64>>()).push(_Unwind_GetIP(context) as u64) };
-    0
-}
-
-/// Return addresses by libgcc, innermost first.
-#[inline(never)]
-fn by_libgcc() -> Vec<u64> {
-    let mut addresses: Vec<u64> = Vec::new();
-    // SAFETY: `visit` has the type that libgcc calls, and the vector outlives the call.
-    unsafe { _Unwind_Backtrace(visit, (&raw mut addresses).cast()) };
-    addresses.retain(|&address| address != 0);
-    addresses
 }
 
 fn addresses(stack: Stack) -> Vec<u64> {

@@ -1,33 +1,13 @@
 //! Compares captures with libgcc's stacks at the same call, after various earlier captures.
 
-use std::ffi::{c_int, c_void};
+#[path = "support/libgcc.rs"]
+mod libgcc;
+
 use std::hint::black_box;
 
 use cairn_capture::capture;
 use cairn_format::Frame;
-
-unsafe extern "C" {
-    fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void)
-    -> c_int;
-    fn _Unwind_GetIP(context: *mut c_void) -> usize;
-}
-
-extern "C" fn visit(context: *mut c_void, data: *mut c_void) -> c_int {
-    // SAFETY: libgcc passes a valid context and `data`, the pointer to the caller's vector.
-    unsafe { (*data.cast::<Vec<u64>>()).push(_Unwind_GetIP(context) as u64) };
-    0
-}
-
-/// Returns the return addresses that libgcc finds, innermost first. The null behind the outermost
-/// frame is removed.
-#[inline(never)]
-fn by_libgcc() -> Vec<u64> {
-    let mut addresses: Vec<u64> = Vec::with_capacity(256);
-    // SAFETY: `visit` has the type that libgcc calls, and the vector outlives the call.
-    unsafe { _Unwind_Backtrace(visit, (&raw mut addresses).cast()) };
-    addresses.retain(|&address| address != 0);
-    addresses
-}
+use libgcc::by_libgcc;
 
 /// Compares both at one place. The frames of this function and below differ, those of its callers
 /// must be equal.

@@ -1,24 +1,22 @@
 //! Compares captures with libgcc's stacks at the same call, below random calls of C functions whose
 //! frames differ in size and layout. Stacks often leave words behind where others have theirs.
 
-use std::ffi::{CString, c_int, c_void};
+#[path = "support/libgcc.rs"]
+mod libgcc;
+
+use std::ffi::{CString, c_void};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cairn_capture::{StopReason, capture, follow_after, statistics};
+use libgcc::by_libgcc;
 
 /// Held by each test, because the statistics count the captures of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 /// Stacks that were compared.
 static COMPARED: AtomicU64 = AtomicU64::new(0);
-
-unsafe extern "C" {
-    fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void)
-    -> c_int;
-    fn _Unwind_GetIP(context: *mut c_void) -> usize;
-}
 
 /// The C program's `struct state`.
 #[repr(C)]
@@ -29,22 +27,6 @@ struct State {
 }
 
 type RandomCalls = unsafe extern "C" fn(*mut State, u32);
-
-extern "C" fn visit(context: *mut c_void, data: *mut c_void) -> c_int {
-    // SAFETY: libgcc passes a valid context and `data`, the pointer to the caller's vector.
-    unsafe { (*data.cast::<Vec<u64>>()).push(_Unwind_GetIP(context) as u64) };
-    0
-}
-
-/// The return addresses that libgcc finds, innermost first, without the null behind the outermost.
-#[inline(never)]
-fn by_libgcc() -> Vec<u64> {
-    let mut addresses: Vec<u64> = Vec::with_capacity(64);
-    // SAFETY: `visit` has the type that libgcc calls, and the vector outlives the call.
-    unsafe { _Unwind_Backtrace(visit, (&raw mut addresses).cast()) };
-    addresses.retain(|&address| address != 0);
-    addresses
-}
 
 extern "C" fn check() {
     let stack = capture();
