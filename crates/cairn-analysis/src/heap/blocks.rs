@@ -54,7 +54,7 @@ impl Described {
     }
 }
 
-/// ObjectState of an object.
+/// The state of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ObjectState {
     Free,
@@ -97,7 +97,7 @@ impl Blocks {
         self.described = None;
     }
 
-    /// ObjectState of an object; `None` of one that is new.
+    /// The state of an object; `None` of one that is new.
     #[inline]
     pub(super) fn state(&self, object: u32) -> Option<ObjectState> {
         Some(state_of(*self.origins_of.get(object as usize)?))

@@ -176,6 +176,7 @@ impl Tree {
                 continue;
             }
             let searched = self.segments.tables();
+            // Asks for the next word again, because `words` may be older than the first segment.
             parent = match self.child(parent, pc) {
                 Some(child) => child,
                 None => match self.add_segment(parent, pc, here, searched)? {

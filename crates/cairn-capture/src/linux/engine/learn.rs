@@ -156,11 +156,9 @@ impl SteppedCapture<'_> {
         let join = *self.thread.shadow_at(self.number, join_height);
         let CallSite { pc, sp, .. } = self.innermost;
         let innermost_slot = slot(self.thread, sp);
-        let mut depends_on_fps = join.needs_fp();
+        let depends_on_fps =
+            join.needs_fp() || (0..count).any(|index| self.thread.pending(index).depends_on_fp());
         let mut checks = RecordChecks::NONE;
-        for index in 0..count {
-            depends_on_fps |= self.thread.pending(index).depends_on_fp();
-        }
         self.check_return_addresses(&mut checks, join_height, count)?;
         if pc >> 48 != 0 || join_height + count > MAX_JOIN_HEIGHT {
             return Ok(());
@@ -211,8 +209,7 @@ impl SteppedCapture<'_> {
             }
             if rule.slot_below_cfa() != 0 && needed != NeededFp::None {
                 let address = frame_sp(self.thread, outer_slot).wrapping_sub(rule.slot_below_cfa());
-                let distance = address.wrapping_sub(self.innermost.sp.wrapping_sub(8)) / 8;
-                let words_above = words_above(distance * 8)?;
+                let words_above = words_above(address.wrapping_sub(self.innermost.sp.wrapping_sub(8)))?;
                 match needed {
                     _ if words_above == FP_IN_REGISTER => return Err(NotRecordable),
                     NeededFp::OfJoin => source = words_above,

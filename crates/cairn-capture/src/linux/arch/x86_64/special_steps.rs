@@ -106,6 +106,15 @@ impl SteppedCapture<'_> {
         Ok(None)
     }
 
+    /// Ends the capture at a step that depends on code, unless such steps are taken.
+    fn meet_code_step(&mut self) -> Result<(), NeedsWholeWalk> {
+        if self.code_steps != CodeSteps::Taken {
+            self.code_steps = CodeSteps::Met;
+            return Err(NeedsWholeWalk);
+        }
+        Ok(())
+    }
+
     /// Steps from code that had a known shape when its address was numbered. Whether it still has
     /// one is left to [`step_and_intern`](Self::step_and_intern).
     ///
@@ -115,10 +124,7 @@ impl SteppedCapture<'_> {
     #[cold]
     #[inline(never)]
     unsafe fn step_by_code(&mut self) -> Result<Option<()>, NeedsWholeWalk> {
-        if self.code_steps != CodeSteps::Taken {
-            self.code_steps = CodeSteps::Met;
-            return Err(NeedsWholeWalk);
-        }
+        self.meet_code_step()?;
         let CallSite { sp, fp, .. } = self.frame;
         // SAFETY: the caller promises that `self.memory` is readable, and sp lies in it.
         let caller = unsafe { plain_step(self.memory, KNOWN_SHAPE, sp, fp) }.ok_or(NeedsWholeWalk)?;
@@ -139,10 +145,7 @@ impl SteppedCapture<'_> {
     #[cold]
     #[inline(never)]
     unsafe fn step_by_runtime(&mut self) -> Result<Option<()>, NeedsWholeWalk> {
-        if self.code_steps != CodeSteps::Taken {
-            self.code_steps = CodeSteps::Met;
-            return Err(NeedsWholeWalk);
-        }
+        self.meet_code_step()?;
         let CallSite { pc, sp, fp } = self.frame;
         let callee = CoreRegisters { pc, sp, fp, link: 0 };
         match runtimes::caller(self.process, callee, &self.memory) {
