@@ -26,7 +26,7 @@ pub use directory::{Directory, Facts};
 pub use new_file::{Existing, NewFile};
 pub use output::{Output, open_existing, open_output};
 pub use trust::is_distrust;
-pub use unnamed::unnamed_file;
+pub use unnamed::{unnamed_file, unnamed_file_in};
 
 /// Returns the effective user of this process.
 #[must_use]

@@ -18,7 +18,13 @@ pub fn unnamed_file() -> io::Result<File> {
         .map_err(|error| io::Error::new(error.kind(), format!("a file in {}: {error}", directory.display())))
 }
 
-fn unnamed_file_in(path: &Path) -> io::Result<File> {
+/// Creates a file without a name in this directory, as [`unnamed_file`] does in the usual one. It
+/// shows whether files can be made there, and nobody sees it.
+///
+/// # Errors
+///
+/// When no file can be made there.
+pub fn unnamed_file_in(path: &Path) -> io::Result<File> {
     let directory = Directory::open(path)?;
     match directory.create_unnamed() {
         Ok(file) => Ok(file),

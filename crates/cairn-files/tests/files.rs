@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use cairn_files::{Directory, Existing, NewFile, Output, open_output, unnamed_file};
+use cairn_files::{Directory, Existing, NewFile, Output, open_output, unnamed_file, unnamed_file_in};
 
 /// Another user: nobody.
 const OTHER: u32 = 65534;
@@ -99,6 +99,22 @@ fn unnamed_file_is_private_and_in_no_directory() {
     let file = unnamed_file().unwrap();
     let facts = file.metadata().unwrap();
     assert_eq!((facts.mode() & 0o777, facts.nlink()), (0o600, 0));
+}
+
+/// A name would change the directory, and a process that is killed would leave it behind.
+#[test]
+fn unnamed_file_is_never_seen_in_its_directory() {
+    let scratch = Scratch::new("unseen");
+    let changed = || {
+        let facts = fs::metadata(&scratch.0).unwrap();
+        (facts.ctime(), facts.ctime_nsec())
+    };
+    let before = changed();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    drop(unnamed_file_in(&scratch.0).unwrap());
+    assert_eq!(changed(), before);
+    let missing = unnamed_file_in(&scratch.at("missing")).unwrap_err();
+    assert_eq!(missing.kind(), io::ErrorKind::NotFound);
 }
 
 #[test]

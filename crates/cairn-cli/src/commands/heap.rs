@@ -280,7 +280,7 @@ impl HeapCommand {
         };
         let directory = fs::canonicalize(directory).map_err(|error| unusable(directory, &error))?;
         // An error must come before the program runs, not after.
-        try_to_write(&directory).map_err(|error| unusable(&directory, &error))?;
+        cairn_files::unnamed_file_in(&directory).map_err(|error| unusable(&directory, &error))?;
         Ok((directory, file.to_owned()))
     }
 
@@ -492,22 +492,6 @@ fn filled(pattern: &Path, program: &OsStr, process: Option<u32>) -> Option<PathB
     Some(OsString::from_vec(name).into())
 }
 
-/// Creates a file in a directory and removes it.
-fn try_to_write(directory: &Path) -> io::Result<()> {
-    let directory = Directory::open(directory)?;
-    let mut number = 0_u32;
-    loop {
-        let trial = OsString::from(format!(".cairn-{}-{number}", std::process::id()));
-        match directory.create_new(&trial) {
-            Ok(_) => return directory.remove(&trial),
-            // It belongs to a process with this PID in another container, or is left of a killed
-            // one.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 /// Explains that waiting for the program failed.
 fn not_run(error: &io::Error) -> Refused {
     Refused { outcome: Outcome::CannotRun, message: format!("the program cannot be run: {error}") }
@@ -583,43 +567,5 @@ mod tests {
         assert_eq!(after(&[0, 100 << 10]), SHORTEST_TICK * 2);
         assert_eq!(after(&[0, 0, 0, 1 << 20]), LONGEST_TICK / 2);
         assert_eq!(after(&[1 << 20; 20]), SHORTEST_TICK);
-    }
-
-    #[test]
-    fn directory_is_writable_despite_files_left_by_others() {
-        let directory = std::env::temp_dir().join(format!("cairn-trial-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        for number in 0..3 {
-            fs::write(directory.join(format!(".cairn-{}-{number}", std::process::id())), "").unwrap();
-        }
-        try_to_write(&directory).unwrap();
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 3);
-        fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(try_to_write(&directory).unwrap_err().kind(), io::ErrorKind::NotFound);
-    }
-
-    #[test]
-    fn force_replaces_names_without_the_pid() {
-        let name = |pattern: &str| filled(Path::new(pattern), OsStr::new("server"), None);
-        assert_eq!(name("/var/%n.cairn").as_deref(), Some(Path::new("/var/server.cairn")));
-        assert_eq!(name("/100%%/a.cairn").as_deref(), Some(Path::new("/100%/a.cairn")));
-        assert_eq!(name("/var/50%").as_deref(), Some(Path::new("/var/50%")));
-        assert_eq!(name("/var/%n.%p.cairn"), None);
-        let with_pid = filled(Path::new("%n.%p.cairn"), OsStr::new("server"), Some(12));
-        assert_eq!(with_pid.as_deref(), Some(Path::new("server.12.cairn")));
-        assert_eq!(numbered(Path::new("a.cairn"), 2), Path::new("a.2.cairn"));
-        assert_eq!(numbered(Path::new("a"), 3), Path::new("a.3"));
-    }
-
-    #[test]
-    fn sizes_and_times_have_units() {
-        assert_eq!(parse_size("512KiB"), Ok(512 << 10));
-        assert_eq!(parse_size("2g"), Ok(2 << 30));
-        assert_eq!(parse_size("17"), Ok(17));
-        assert!(parse_size("0").is_err() && parse_size("x").is_err() && parse_size("3 stones").is_err());
-        assert!(parse_size("99999999999GiB").is_err());
-        assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
-        assert_eq!(parse_time("250ms"), Ok(Duration::from_millis(250)));
-        assert!(parse_time("soon").is_err() && parse_time("-1s").is_err());
     }
 }
