@@ -222,6 +222,19 @@ pub fn scan() {
     scan_after(false);
 }
 
+/// Writes all modules at the start of a recording.
+///
+/// In a forked child, the lock of the loader's lists may belong to a thread of the parent, and is
+/// then never released. Where one thread exists, nothing changes the lists, and the lock is not
+/// taken.
+pub(crate) fn scan_at_start() {
+    let Some(recorder) = recorder::current() else { return };
+    let _errno = ErrnoGuard::new();
+    if !os::has_one_thread() || !scan_once(&recorder.modules, recorder, Access::Alone) {
+        scan();
+    }
+}
+
 fn scan_after(is_unloaded: bool) {
     let Some(recorder) = recorder::current() else { return };
     let _errno = ErrnoGuard::new();
@@ -231,7 +244,7 @@ fn scan_after(is_unloaded: bool) {
         close_unloaded(&recorder.modules, false, &mut tables);
     }
     for _ in 0..SCANS {
-        if scan_once(&recorder.modules, recorder) {
+        if scan_once(&recorder.modules, recorder, Access::Shared) {
             return;
         }
     }
@@ -242,9 +255,15 @@ const SCANS: u32 = 3;
 
 /// Scans once. Returns true when nothing changed meanwhile: the counters are then stored, and later
 /// scans do nothing until they change.
-fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
-    let mut found = FoundModules { inside: [0; FOUND_AT_ONCE], count: 0, skip: 0, added: 0, removed: 0 };
-    found.collect();
+fn scan_once(modules: &ModuleTable, recorder: &Recorder, access: Access) -> bool {
+    let mut found = FoundModules {
+        inside: [0; FOUND_AT_ONCE],
+        count: 0,
+        skip: 0,
+        added: COUNTERS_UNREAD,
+        removed: COUNTERS_UNREAD,
+    };
+    found.collect(access);
     let (added, removed) = (found.added, found.removed);
     let is_added = modules.added.load(Ordering::Acquire) != added;
     let is_removed = modules.removed.load(Ordering::Acquire) != removed;
@@ -265,10 +284,10 @@ fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
             break;
         }
         found.skip += FOUND_AT_ONCE;
-        found.collect();
+        found.collect(access);
     }
     found.skip = usize::MAX;
-    found.collect();
+    found.collect(access);
     let is_stable = is_whole && (found.added, found.removed) == (added, removed);
     if is_stable {
         modules.added.store(added, Ordering::Release);
@@ -289,6 +308,18 @@ fn is_written(modules: &ModuleTable, address: AbsoluteAddress, tables: &mut Tabl
 
 const FOUND_AT_ONCE: usize = 64;
 
+/// The counters of a scan that did not read them: the next one then scans all lists.
+const COUNTERS_UNREAD: u64 = u64::MAX;
+
+/// How the loader's lists are read.
+#[derive(Clone, Copy)]
+enum Access {
+    /// Under the loader's lock: other threads may load and unload.
+    Shared,
+    /// Without the lock, by the only thread.
+    Alone,
+}
+
 /// An address in each of some modules, collected under the loader's lock and used outside of it.
 struct FoundModules {
     inside: [u64; FOUND_AT_ONCE],
@@ -299,12 +330,40 @@ struct FoundModules {
 }
 
 impl FoundModules {
-    /// Collects the next modules, and the loader's counters.
-    fn collect(&mut self) {
+    /// Collects the next modules, and under the lock the loader's counters.
+    fn collect(&mut self, access: Access) {
         self.count = 0;
-        // SAFETY: the callback takes a `FoundModules`, which is passed here and lives longer than
-        // the call.
-        unsafe { libc::dl_iterate_phdr(Some(on_first_module), core::ptr::from_mut(self).cast()) };
+        match access {
+            Access::Shared => {
+                // SAFETY: the callback takes a `FoundModules`, which is passed here and lives
+                // longer than the call.
+                unsafe { libc::dl_iterate_phdr(Some(on_first_module), core::ptr::from_mut(self).cast()) };
+            }
+            // SAFETY: no other thread exists that could change the lists.
+            Access::Alone => unsafe { self.walk() },
+        }
+    }
+
+    /// Collects modules from the loader's lists.
+    ///
+    /// # Safety
+    ///
+    /// The lists do not change meanwhile.
+    unsafe fn walk(&mut self) {
+        let skip = self.skip;
+        // SAFETY: the entries of the loader's lists, by contract.
+        unsafe {
+            let mut namespace = debugger_interface();
+            while let Some(lists) = namespace.as_ref() {
+                let mut entry = lists.first;
+                while let Some(module) = entry.as_ref() {
+                    self.add(module.dynamic_section);
+                    entry = module.next;
+                }
+                namespace = if lists.version >= 2 { lists.next } else { core::ptr::null() };
+            }
+        }
+        self.skip = skip;
     }
 
     fn add(&mut self, address: u64) {
@@ -327,21 +386,9 @@ unsafe extern "C" fn on_first_module(info: *mut libc::dl_phdr_info, _: usize, fo
     // SAFETY: both by contract.
     let (info, found) = unsafe { (&*info, &mut *found.cast::<FoundModules>()) };
     (found.added, found.removed) = (info.dlpi_adds, info.dlpi_subs);
-    let skip = found.skip;
     // SAFETY: the caller, `dl_iterate_phdr`, holds the loader's lock, so that its lists do not
     // change.
-    unsafe {
-        let mut namespace = debugger_interface();
-        while let Some(lists) = namespace.as_ref() {
-            let mut entry = lists.first;
-            while let Some(module) = entry.as_ref() {
-                found.add(module.dynamic_section);
-                entry = module.next;
-            }
-            namespace = if lists.version >= 2 { lists.next } else { core::ptr::null() };
-        }
-    }
-    found.skip = skip;
+    unsafe { found.walk() };
     1
 }
 

@@ -421,6 +421,16 @@ pub(crate) fn has_ended_in(process: u32, thread: u32) -> bool {
     answer(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) }) == Err(Errno(libc::ESRCH))
 }
 
+/// Returns true when the calling thread is the only one. False where the kernel does not say it.
+pub(crate) fn has_one_thread() -> bool {
+    // SAFETY: all fields of `stat` are numbers.
+    let mut facts: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the path ends with 0, and `facts` is a `stat`.
+    let result = unsafe { libc::stat(c"/proc/self/task".as_ptr(), &raw mut facts) };
+    // A directory has two links for itself, and one for each directory in it.
+    result == 0 && facts.st_nlink == 2 + 1
+}
+
 /// Sleeps; returns early for a signal.
 pub(crate) fn sleep_micros(micros: u32) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: c_long::from(micros) * 1000 };

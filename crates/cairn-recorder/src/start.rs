@@ -520,7 +520,7 @@ fn expand(path: &[u8], attempt: u32, text: &mut PathText<'_>, scratch: &mut [u8]
 fn begin(recorder: &Recorder, here: Starter, is_paused: bool, caller: Caller) {
     stacks::begin(recorder);
     if caller == Caller::Program {
-        modules::scan();
+        modules::scan_at_start();
     }
     requests::finish_start(here, recorder, is_paused);
     count_given_up();

@@ -69,6 +69,7 @@ const CASES: &[Case] = &[
         child: races::forked_amid_start,
         check: races::check_forked_amid_start,
     },
+    Case { name: "forked-amid-list", child: races::forked_amid_list, check: races::check_forked_amid_list },
     Case { name: "drained", child: parent::drained, check: parent::check_drained },
     Case { name: "orphan", child: parent::orphan, check: parent::check_orphan },
     Case { name: "returning", child: parent::returning, check: parent::check_returning },

@@ -495,3 +495,49 @@ fn fork_amid_start(path: &Path, number: u32) -> ! {
 pub(crate) fn check_forked_amid_start(runner: &Runner) {
     runner.run();
 }
+
+/// Forks while another thread holds the lock of the loader's list.
+pub(crate) fn forked_amid_list(path: &Path) {
+    /// Waits for the fork, under the lock.
+    ///
+    /// # Safety
+    ///
+    /// `barrier` points to a [`Barrier`] that lives longer than the call.
+    unsafe extern "C" fn hold(
+        _: *mut libc::dl_phdr_info,
+        _: usize,
+        barrier: *mut std::ffi::c_void,
+    ) -> std::ffi::c_int {
+        // SAFETY: the caller passes a `Barrier`.
+        let barrier = unsafe { &*barrier.cast::<Barrier>() };
+        barrier.wait();
+        barrier.wait();
+        1
+    }
+    let barrier = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: the callback takes a `Barrier`, which lives longer than this thread.
+            unsafe { libc::dl_iterate_phdr(Some(hold), (&raw const barrier).cast_mut().cast()) };
+        });
+        barrier.wait();
+        // SAFETY: the child does only what recorder and kernel allow, and ends by _exit.
+        let process = unsafe { libc::fork() };
+        if process == 0 {
+            let result = start(&options(path));
+            mark("in the child");
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(i32::from(result.is_err())) };
+        }
+        wait(process);
+        barrier.wait();
+    });
+}
+
+pub(crate) fn check_forked_amid_list(runner: &Runner) {
+    runner.run();
+    let spool = Spool::open(&runner.path);
+    spool.check();
+    assert_eq!(spool.marks.iter().filter(|mark| mark.text == "in the child").count(), 1);
+    assert!(spool.modules.len() > 1, "the loader's list was not read");
+}
