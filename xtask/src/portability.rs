@@ -144,7 +144,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     for target in wanted.targets.iter().filter(|target| target.captures) {
         println!("\n-- {} (capture)", target.name);
         Compiler::in_cache(&cache, CAPTURE)
-            .and_then(|compiler| test_on(target, &compiler).and_then(|()| record_on(target, &compiler)))
+            .and_then(|compiler| {
+                test_on(target, &compiler, Forks::Some).and_then(|()| record_on(target, &compiler))
+            })
             .map_err(|failure| Failure::new(format!("{} (capture): {failure}", target.name)))?;
     }
     if wanted.darwin {
@@ -159,7 +161,8 @@ fn test_portable_crates(wanted: &Wanted, cache: &Path) -> Outcome {
     let compiler = Compiler::in_cache(cache, PORTABLE)?;
     for target in &wanted.targets {
         println!("\n-- {} ({})", target.name, target.why);
-        test_on(target, &compiler).map_err(|failure| Failure::new(format!("{}: {failure}", target.name)))?;
+        test_on(target, &compiler, Forks::None)
+            .map_err(|failure| Failure::new(format!("{}: {failure}", target.name)))?;
     }
     if wanted.bare_metal {
         println!("\n-- {BARE_METAL} ({BARE_METAL_TRIPLE}: core alone)");
@@ -397,13 +400,24 @@ impl Target {
     }
 }
 
-fn test_on(target: &Target, compiler: &Compiler) -> Outcome {
+/// Whether a test forks. A child of the emulator can hang when another of its threads was inside
+/// the emulator's own locks: one run of six did.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Forks {
+    None,
+    Some,
+}
+
+fn test_on(target: &Target, compiler: &Compiler, forks: Forks) -> Outcome {
     let mut command = compiler.cargo("test", target.triple);
     command.args(["--lib", "--tests"]);
     command.env(target.variable("LINKER"), target.linker.program);
     command.env(target.variable("RUNNER"), target.runner());
     if std::env::var_os("PROPTEST_CASES").is_none() {
         command.env("PROPTEST_CASES", EMULATED_PROPTEST_CASES);
+    }
+    if forks == Forks::Some {
+        command.env("RUST_TEST_THREADS", "1");
     }
     process::run(&mut command)
 }
