@@ -26,7 +26,8 @@ const HEAD: &str = "\
 ";
 
 /// Libraries whose Rust items nobody uses: C or the loader calls them, or they are never shipped.
-const WITHOUT_RUST_API: &[&str] = &["cairn-c", "cairn-cli", "cairn-preload", "cairn-truth"];
+/// That of the store is for the fleet's program alone.
+const WITHOUT_RUST_API: &[&str] = &["cairn-c", "cairn-cli", "cairn-preload", "cairn-store", "cairn-truth"];
 
 /// Writes the lists; with `--check` compares them only. Names of crates limit it to these.
 pub(crate) fn run(arguments: &[String]) -> Outcome {

@@ -22,13 +22,14 @@ pub(crate) fn fmt(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Clippy on libraries, programs, tests, benches and examples.
+/// Clippy on libraries, programs, tests, benches and examples of the default members. `cargo xtask
+/// fleet` has those of the others.
 ///
 /// `--locked` here makes a `Cargo.lock` that does not fit the manifests an error, in CI and before
 /// a commit alike.
 pub(crate) fn lint(arguments: &[String]) -> Outcome {
     without_arguments("lint", arguments)?;
-    run(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
+    run(cargo().args(["clippy", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     let with = ["--features", "debuginfod"];
     for package in ["cairn-symbols", "cairn-cli"] {
         let mut command = cargo();
@@ -38,10 +39,10 @@ pub(crate) fn lint(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Returns the documentation of all crates, without that of their dependencies.
+/// Builds the documentation of all default members, without that of their dependencies.
 pub(crate) fn doc(arguments: &[String]) -> Outcome {
     without_arguments("doc", arguments)?;
-    run(cargo().env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--workspace", "--no-deps", "--locked"]))
+    run(cargo().env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--no-deps", "--locked"]))
 }
 
 /// Runs all tests by the README's command. Before it come the tests of features that the usual
@@ -63,7 +64,7 @@ pub(crate) fn test_in_ci() -> Outcome {
 fn run_tests(cargo: fn() -> Command) -> Outcome {
     let features = ["--package", "cairn-symbols", "--features", "debuginfod", "--test", "debuginfod"];
     run(cargo().arg("test").args(features))?;
-    run(cargo().args(["test", "--workspace"]))
+    run(cargo().arg("test"))
 }
 
 fn without_arguments(chore: &str, arguments: &[String]) -> Outcome {

@@ -1,11 +1,11 @@
 //! Gets tools and packages from Debian: installs missing tools, and unpacks packages without
 //! installing them.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::process::{Failure, Outcome, at, on_path, read, run};
+use crate::process::{Failure, Outcome, at, on_path, read, run, workspace_root};
 
 /// A program that a chore starts, and the Debian package that brings it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,12 +45,18 @@ fn install(packages: &[&str]) -> Outcome {
     if !on_path("apt-get") {
         return Err(Failure::new("there is no apt-get on this machine"));
     }
+    // Chores that run beside each other take turns.
+    let lock = workspace_root().join("target").join("apt.lock");
+    let lock = File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock))?;
     // A mirror in the middle of an update makes `update` fail although the lists at hand serve;
     // `install` decides.
     if let Err(failure) = run(as_root("apt-get").args(["update", "-qq"])) {
         eprintln!("{failure}; going on with the package lists at hand");
     }
-    run(as_root("apt-get").args(["install", "-y", "-qq", "--no-install-recommends"]).args(packages))
+    let installed =
+        run(as_root("apt-get").args(["install", "-y", "-qq", "--no-install-recommends"]).args(packages));
+    drop(lock);
+    installed
 }
 
 fn as_root(program: &str) -> Command {

@@ -22,6 +22,7 @@ mod design_constants;
 mod device;
 mod documents;
 mod exports;
+mod fleet;
 mod fuzz_smoke;
 mod header;
 mod miri;
@@ -121,6 +122,11 @@ const CHORES: &[Chore] = &[
         help: "[cortex-m4 cortex-m0 riscv32 i686]: run the annotated heap on emulated devices and decode what it says (rustup targets, qemu, gcc)",
     },
     Chore {
+        name: "fleet",
+        run: fleet::run,
+        help: "clippy, documentation and tests of the crates for many machines, which are no default members",
+    },
+    Chore {
         name: "fuzz-smoke",
         run: fuzz_smoke::run,
         help: "[--seconds N] [target...]: run each fuzz target for a few seconds on its corpus",
@@ -165,7 +171,7 @@ const CHORES: &[Chore] = &[
         run: page::run_view,
         help: "[--no-screens]: use `cairn view` in a real browser, with programs that run (node, chromium, cc)",
     },
-    Chore { name: "test", run: cargo_chores::test, help: "cargo test --workspace" },
+    Chore { name: "test", run: cargo_chores::test, help: "cargo test" },
     Chore { name: "help", run: help, help: "this list" },
 ];
 

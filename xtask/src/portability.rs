@@ -424,15 +424,15 @@ fn test_on(target: &Target, compiler: &Compiler, forks: Forks) -> Outcome {
 
 /// Builds the library that records, and records programs with it in the emulator.
 ///
-/// The test belongs to this machine: of the whole workspace, because `cargo test --workspace` then
-/// finds everything built.
+/// The test belongs to this machine: of all default members, because `cargo test` then finds
+/// everything built.
 fn record_on(target: &Target, compiler: &Compiler) -> Outcome {
     let mut build = compiler.cargo_on(&[LIBRARY_CRATE], "build", target.triple);
     build.args(["--profile", LIBRARY_PROFILE]).env(target.variable("LINKER"), target.linker.program);
     process::run(&mut build)?;
     let built = workspace_root().join(BUILD_DIRECTORY).join(target.triple).join(LIBRARY_PROFILE);
     let mut test = cargo();
-    test.args(["test", "--locked", "--workspace", "--test", RECORDING_TEST]);
+    test.args(["test", "--locked", "--test", RECORDING_TEST]);
     test.env("CAIRN_EMULATED_LIBRARY", built.join(LIBRARY_FILE));
     test.env("CAIRN_EMULATED_COMPILER", target.linker.program);
     test.env("CAIRN_EMULATED_RUNNER", target.runner());

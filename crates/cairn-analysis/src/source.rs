@@ -358,6 +358,13 @@ impl HeapSource {
         Self::new(path, options, SourceHeap::Image(Box::new(heap)), None)
     }
 
+    /// Returns the source of a heap that is in memory already, as a selection of a store is. `path`
+    /// names it in messages.
+    #[must_use]
+    pub fn of_import(path: &Path, heap: Arc<dyn ImportedHeap>, options: &SourceOptions) -> Self {
+        Self::new(path, options, SourceHeap::Imported(heap), None)
+    }
+
     fn new(
         path: &Path,
         options: &SourceOptions,

@@ -199,6 +199,7 @@ chapters! {
     book_shrink_a_peak "shrink-a-peak.md",
     book_my_code "my-code.md",
     book_production "production.md",
+    book_fleet "fleet.md",
     book_containers "containers.md",
     book_core_files "core-files.md",
     book_devices "devices.md",

@@ -199,6 +199,21 @@ pub(crate) const ROOMS: &[Room] = &[
         never: COMMAND,
         ..CLOSED
     },
+    // Tables of many machines: no query engine, so that a gateway stays small.
+    Room { name: "cairn-store", outside: Allowed::Any, never: STORE_NEVER, ..CLOSED },
+    Room {
+        name: "cairn-fleet",
+        uses: Allowed::Only(&[
+            "cairn-analysis",
+            "cairn-exchange",
+            "cairn-files",
+            "cairn-format",
+            "cairn-store",
+            "cairn-symbols",
+        ]),
+        outside: Allowed::Any,
+        ..CLOSED
+    },
     // The command may use every room that works offline, and no crate from inside the watched
     // program.
     Room {
@@ -296,6 +311,9 @@ pub(crate) const ROOMS: &[Room] = &[
 
 /// Arguments are the command's affair.
 const COMMAND: &[&str] = &["clap", "clap_complete", "clap_derive", "lexopt", "pico-args"];
+
+/// And queries are the fleet's.
+const STORE_NEVER: &[&str] = &["clap", "datafusion", "ballista"];
 
 /// And requests are the page's.
 const COMMAND_AND_NETWORK: &[&str] = &[

@@ -147,6 +147,19 @@ impl Diff {
     }
 }
 
+/// Returns the frames by which [`Diff`] finds each stack in another build, the innermost first.
+///
+/// They are those of every stack that something was counted for, or of all that `is_wanted`
+/// chooses. Stores of many recordings make an identifier of them.
+pub fn shapes(
+    questions: &mut Questions<'_>,
+    is_wanted: impl Fn(&Sums) -> bool,
+) -> Vec<(u32, Vec<DiffFrame>)> {
+    let mut paths = Paths::default();
+    let places = paths.of_stacks(questions, is_wanted);
+    places.into_iter().map(|place| (place.stack, paths.frames(place.path).0)).collect()
+}
+
 /// The sums of a path.
 #[derive(Default)]
 struct PathSums {

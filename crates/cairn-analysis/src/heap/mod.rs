@@ -44,7 +44,7 @@ pub use classes::{
 #[cfg(target_os = "linux")]
 pub use core_stacks::CoreStacks;
 pub use cost::{Amount, Cost};
-pub use diff::{Diff, DiffEntry, DiffFrame};
+pub use diff::{Diff, DiffEntry, DiffFrame, shapes};
 pub use diff_tree::{DiffNode, DiffTree};
 pub use flame::{FlameOptions, folded_name};
 pub use heap_read::{HeapMark, HeapRead, MOST_MARKS};

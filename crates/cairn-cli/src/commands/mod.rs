@@ -10,6 +10,7 @@ mod diff;
 mod export;
 mod family;
 mod flame;
+mod fleet;
 mod fold_options;
 mod folding_text;
 mod heap;
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     Flame(flame::FlameCommand),
     View(view::ViewCommand),
     Export(export::Export),
+    Fleet(fleet::FleetCommand),
     Play(play::Play),
     Pack(pack::Pack),
     #[cfg(target_os = "linux")]
@@ -83,6 +85,7 @@ impl Command {
             Self::Flame(flame) => flame.run(),
             Self::View(view) => view.run(),
             Self::Export(export) => export.run(),
+            Self::Fleet(fleet) => fleet.run(),
             Self::Completions(completions) => completions.run(),
             Self::Man(man) => man.run(),
         }

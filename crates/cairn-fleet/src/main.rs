@@ -1,0 +1,53 @@
+//! `cairn fleet`: the memory of many machines, asked in SQL.
+//!
+//! A store is a directory of tables; the crate `cairn-store` writes it. This program adds files to
+//! it, asks it, and maintains it. `cairn fleet ...` starts it.
+//!
+//! | module | task |
+//! |---|---|
+//! | `add` | files as blocks |
+//! | `session` | tables in the query engine |
+//! | `questions`, `functions` | questions in SQL |
+//! | `answer` | answers as text, JSON, CSV, Parquet |
+//! | `selected_heap` | a selection as a heap, for pictures |
+//! | `generate` | stores with known leaks, for measurements |
+
+#![forbid(unsafe_code)]
+
+mod add;
+mod answer;
+mod commands;
+mod error;
+mod functions;
+mod generate;
+mod questions;
+mod selected_heap;
+mod session;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let command = commands::Fleet::parse();
+    // Plans nest deeply, and each level is a call.
+    const STACK_BYTES: usize = 32 << 20;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().thread_stack_size(STACK_BYTES).enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(async {
+            match tokio::spawn(command.run()).await {
+                Ok(result) => result,
+                Err(error) => Err(error::FleetError::new(format!("cairn fleet has failed: {error}"))),
+            }
+        }),
+        Err(error) => Err(error::FleetError::new(format!("threads cannot be started: {error}"))),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            commands::complain(&error);
+            ExitCode::from(error.code())
+        }
+    }
+}

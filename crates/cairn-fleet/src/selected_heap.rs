@@ -1,0 +1,304 @@
+//! A selection of a store as a heap that the commands for one recording can show.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{Array as _, AsArray as _, BinaryArray, RecordBatch};
+use arrow::datatypes::{DataType, Int64Type};
+use cairn_analysis::heap::slices::Slices;
+use cairn_analysis::heap::{
+    About, Address, Cost, HeapProfile, HeapRead, InterpretedCode, Module, NO_FRAMES, Namer, Scope, Stacks,
+    Sums,
+};
+use cairn_analysis::source::{ImportError, ImportedHeap, Question, Times};
+use cairn_format::recording::{LineTableFormat, PcKind};
+use cairn_symbols::SourceFrame;
+
+use crate::add::{GENERATED, INTERPRETED};
+use crate::error::FleetError;
+use crate::questions::{Selection, stacks};
+use crate::session::Session;
+
+/// The sums of a selection, by stack.
+#[derive(Debug)]
+pub(crate) struct SelectedHeap {
+    title: String,
+    stacks: Stacks,
+    sums: Vec<Sums>,
+    lost: Sums,
+    /// By address.
+    lines: Vec<Vec<SourceFrame>>,
+}
+
+/// A module and an offset in it.
+type Place = (Vec<u8>, i64);
+
+impl SelectedHeap {
+    /// Reads a selection.
+    pub(crate) async fn read(
+        session: &Session,
+        selection: &Selection,
+        title: String,
+    ) -> Result<Self, FleetError> {
+        let sums = session.run(&stacks(selection)).await?;
+        let mut builder = Builder::new(names_of(session).await?, modules_of(session).await?);
+        for batch in &sums {
+            builder.add(batch)?;
+        }
+        Ok(builder.finish(title))
+    }
+}
+
+/// The lines of code of all frames.
+async fn names_of(session: &Session) -> Result<HashMap<Place, Vec<SourceFrame>>, FleetError> {
+    let mut names = HashMap::new();
+    for batch in session.run("select module, \"offset\", lines from frame").await? {
+        let modules = binary(&batch, 0)?;
+        let offsets = batch.column(1).as_primitive::<Int64Type>();
+        let lists = batch.column(2).as_list::<i32>();
+        for row in 0..batch.num_rows() {
+            let lines = lists.value(row);
+            let lines = lines.as_struct();
+            let text = |at: usize, line: usize| -> Result<Option<Arc<str>>, FleetError> {
+                let column = arrow::compute::cast(lines.column(at), &DataType::Utf8)?;
+                Ok(column.is_valid(line).then(|| Arc::from(column.as_string::<i32>().value(line))))
+            };
+            let mut frames = Vec::new();
+            for line in 0..lines.len() {
+                let mut frame = SourceFrame::default();
+                frame.function = text(0, line)?;
+                frame.file = text(1, line)?;
+                let numbers = lines.column(2).as_primitive::<Int64Type>();
+                frame.line =
+                    numbers.is_valid(line).then(|| u32::try_from(numbers.value(line)).ok()).flatten();
+                frame.inlined = lines.column(3).as_boolean().value(line);
+                frames.push(frame);
+            }
+            names.insert((modules.value(row).to_vec(), offsets.value(row)), frames);
+        }
+    }
+    Ok(names)
+}
+
+/// Paths of modules, and whether their identifiers are build ids.
+async fn modules_of(session: &Session) -> Result<HashMap<Vec<u8>, Module>, FleetError> {
+    let mut modules = HashMap::new();
+    for batch in session.run("select module, path, has_build_id from module").await? {
+        let ids = binary(&batch, 0)?;
+        let paths = arrow::compute::cast(batch.column(1), &DataType::Utf8)?;
+        let has_build_id = batch.column(2).as_boolean();
+        for row in 0..batch.num_rows() {
+            let id = ids.value(row).to_vec();
+            let build_id = if has_build_id.value(row) { id.clone() } else { Vec::new() };
+            modules.insert(id, Module { path: paths.as_string::<i32>().value(row).to_owned(), build_id });
+        }
+    }
+    Ok(modules)
+}
+
+fn binary(batch: &RecordBatch, column: usize) -> Result<BinaryArray, FleetError> {
+    Ok(arrow::compute::cast(batch.column(column), &DataType::Binary)?.as_binary::<i32>().clone())
+}
+
+struct Builder {
+    names: HashMap<Place, Vec<SourceFrame>>,
+    known_modules: HashMap<Vec<u8>, Module>,
+    stacks: Stacks,
+    sums: Vec<Sums>,
+    lost: Sums,
+    lines: Vec<Vec<SourceFrame>>,
+    modules: HashMap<Vec<u8>, u32>,
+    addresses: HashMap<Place, u32>,
+    nodes: HashMap<(u32, u32), u32>,
+}
+
+impl Builder {
+    fn new(names: HashMap<Place, Vec<SourceFrame>>, known_modules: HashMap<Vec<u8>, Module>) -> Self {
+        Self {
+            names,
+            known_modules,
+            stacks: Stacks::new(),
+            sums: vec![Sums::default()],
+            lost: Sums::default(),
+            lines: Vec::new(),
+            modules: HashMap::new(),
+            addresses: HashMap::new(),
+            nodes: HashMap::new(),
+        }
+    }
+
+    /// Adds rows of [`stacks`].
+    fn add(&mut self, batch: &RecordBatch) -> Result<(), FleetError> {
+        let column = |name: &str| {
+            batch
+                .column_by_name(name)
+                .ok_or_else(|| FleetError::new(format!("the answer has no column {name}")))
+        };
+        let number = |name: &str, row: usize| -> Result<u64, FleetError> {
+            let column = column(name)?.as_primitive::<Int64Type>();
+            Ok(u64::try_from(column.value(row)).unwrap_or(0))
+        };
+        let frames = column("frames")?.as_list::<i32>();
+        for row in 0..batch.num_rows() {
+            let sums = Sums {
+                allocations: number("alloc_blocks", row)?,
+                allocated_bytes: number("alloc_bytes", row)?,
+                live_blocks: number("live_blocks", row)?,
+                live_bytes: number("live_bytes", row)?,
+                peak_blocks: number("peak_blocks", row)?,
+                peak_bytes: number("peak_bytes", row)?,
+                temporary: number("temporary", row)?,
+            };
+            let list = frames.value(row);
+            let list = list.as_struct();
+            let modules = arrow::compute::cast(list.column(0), &DataType::Binary)?;
+            let (modules, offsets) = (modules.as_binary::<i32>(), list.column(1).as_primitive::<Int64Type>());
+            let mut stack = NO_FRAMES;
+            for frame in (0..list.len()).rev() {
+                let address = self.address((modules.value(frame).to_vec(), offsets.value(frame)));
+                stack = self.node(stack, address);
+            }
+            match stack {
+                NO_FRAMES => self.lost.add(&sums),
+                stack => self.sums[stack as usize].add(&sums),
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, parent: u32, address: u32) -> u32 {
+        if let Some(&known) = self.nodes.get(&(parent, address)) {
+            return known;
+        }
+        let Some(node) = self.stacks.add_stack(parent, address) else { return parent };
+        self.nodes.insert((parent, address), node);
+        self.sums.resize(self.stacks.len(), Sums::default());
+        node
+    }
+
+    fn address(&mut self, place: Place) -> u32 {
+        if let Some(&known) = self.addresses.get(&place) {
+            return known;
+        }
+        let lines = self.names.get(&place).cloned().unwrap_or_default();
+        let path = self.known_modules.get(&place.0).map(|module| module.path.as_str()).unwrap_or_default();
+        let number = u32::try_from(self.lines.len()).unwrap_or(u32::MAX);
+        // The namer finds the lines by this number.
+        let stated = u64::from(number);
+        let address = if path.starts_with(INTERPRETED)
+            && let Some(frame) = lines.first()
+        {
+            /// The offset of a frame that has not begun; its line is the code's first one.
+            const NOT_BEGUN: u64 = u32::MAX as u64;
+            self.stacks.add_code(
+                number,
+                InterpretedCode {
+                    file: frame.file.clone().unwrap_or_default(),
+                    function: frame.function.clone().unwrap_or_default(),
+                    first_line: frame.line.unwrap_or(0),
+                    format: LineTableFormat::Python311,
+                    line_table: Vec::new(),
+                },
+            );
+            Address { kind: PcKind::Interpreted, absolute: stated << 32 | NOT_BEGUN, stated, module: None }
+        } else {
+            let is_file = !path.is_empty() && path != GENERATED;
+            let kind = match u32::try_from(-1 - place.1) {
+                Ok(kind) if !is_file => PcKind::from_number(kind).unwrap_or(PcKind::ProgramCounter),
+                _ => PcKind::ProgramCounter,
+            };
+            let offset = u64::try_from(place.1).unwrap_or(0);
+            let module = is_file.then(|| (self.module(&place.0), offset));
+            Address { kind, absolute: offset, stated, module }
+        };
+        self.lines.push(lines);
+        let index = self.stacks.add_address(address);
+        self.addresses.insert(place, index);
+        index
+    }
+
+    fn module(&mut self, id: &[u8]) -> u32 {
+        if let Some(&known) = self.modules.get(id) {
+            return known;
+        }
+        let module = self.known_modules.get(id).cloned().unwrap_or_default();
+        let index = self.stacks.add_module(module);
+        self.modules.insert(id.to_vec(), index);
+        index
+    }
+
+    fn finish(self, title: String) -> SelectedHeap {
+        let Self { stacks, sums, lost, lines, .. } = self;
+        SelectedHeap { title, stacks, sums, lost, lines }
+    }
+}
+
+impl Namer for SelectedHeap {
+    fn name(&self, _: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
+        let lines = |address: &&Address| {
+            let at = usize::try_from(address.stated).ok();
+            at.and_then(|at| self.lines.get(at)).cloned().unwrap_or_default()
+        };
+        addresses.iter().map(lines).collect()
+    }
+}
+
+impl ImportedHeap for SelectedHeap {
+    fn format(&self) -> &'static str {
+        "selection of a store"
+    }
+
+    fn about(&self) -> About {
+        About { command: vec![self.title.clone()], ..About::default() }
+    }
+
+    fn stacks(&self) -> &Stacks {
+        &self.stacks
+    }
+
+    fn times(&self) -> Times {
+        Times::None
+    }
+
+    fn usual_cost(&self) -> Cost {
+        Cost::Leaked
+    }
+
+    fn refusal(&self, question: Question) -> Option<String> {
+        match question {
+            Question::Cost(_) => None,
+            _ => Some("a selection of a store has sums of stacks alone".to_owned()),
+        }
+    }
+
+    fn is_named_at_opening(&self) -> bool {
+        true
+    }
+
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
+    fn findings(&self) -> &[String] {
+        &[]
+    }
+
+    fn read_scope(&self, scope: &Scope) -> Result<HeapRead, ImportError> {
+        let mut sums = self.sums.clone();
+        if let Some(counted) = &scope.stacks {
+            for (sums, counted) in sums.iter_mut().zip(counted) {
+                if !counted {
+                    *sums = Sums::default();
+                }
+            }
+        }
+        let mut profile = HeapProfile::of_sums(sums, 0);
+        profile.lost_stack = self.lost;
+        profile.totals.add(&self.lost);
+        Ok(HeapRead::of_sums(profile, 0, Vec::new()))
+    }
+
+    fn read_scope_sliced(&self, scope: &Scope, _: usize) -> Result<(HeapRead, Slices), ImportError> {
+        Ok((self.read_scope(scope)?, Slices::default()))
+    }
+}

@@ -1,0 +1,113 @@
+//! Files of sorted rows.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::compute::{SortColumn, lexsort_to_indices, take_record_batch};
+use arrow::error::ArrowError;
+use arrow::row::{RowConverter, Rows, SortField};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
+
+use crate::StoreError;
+use crate::schema::{COUNTERS, Table};
+
+/// Rows of one row group. A reader decodes the groups that its question needs.
+const GROUP_ROWS: usize = 256 << 10;
+
+/// Rows of a batch that is read or written at once.
+pub(crate) const BATCH_ROWS: usize = 8192;
+
+/// Sorts rows as the table's files have them.
+pub(crate) fn sorted(table: Table, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let keys = Order::new(table, table.order())?.keys(batch)?;
+    if keys.iter().is_sorted() {
+        return Ok(batch.clone());
+    }
+    let columns: Vec<SortColumn> = columns_of(batch, table.order())?
+        .into_iter()
+        .map(|values| SortColumn { values, options: None })
+        .collect();
+    take_record_batch(batch, &lexsort_to_indices(&columns, None)?)
+}
+
+fn columns_of(batch: &RecordBatch, names: &[&str]) -> Result<Vec<ArrayRef>, ArrowError> {
+    let column = |name: &&str| Ok(Arc::clone(batch.column(batch.schema().index_of(name)?)));
+    names.iter().map(column).collect()
+}
+
+/// Compares rows of different batches by some of their columns.
+pub(crate) struct Order {
+    names: &'static [&'static str],
+    converter: RowConverter,
+}
+
+impl Order {
+    /// An order by these columns of a table.
+    pub(crate) fn new(table: Table, names: &'static [&'static str]) -> Result<Self, ArrowError> {
+        let schema = table.schema();
+        let field = |name: &&str| Ok(SortField::new(schema.field_with_name(name)?.data_type().clone()));
+        let fields = names.iter().map(field).collect::<Result<Vec<_>, ArrowError>>()?;
+        Ok(Self { names, converter: RowConverter::new(fields)? })
+    }
+
+    /// The keys of a batch's rows, which compare as bytes.
+    pub(crate) fn keys(&self, batch: &RecordBatch) -> Result<Rows, ArrowError> {
+        self.converter.convert_columns(&columns_of(batch, self.names)?)
+    }
+}
+
+/// Writes one file into memory.
+pub(crate) struct FileWriter {
+    table: Table,
+    writer: ArrowWriter<Vec<u8>>,
+    rows: usize,
+}
+
+impl FileWriter {
+    pub(crate) fn new(table: Table) -> Result<Self, ParquetError> {
+        let writer = ArrowWriter::try_new(Vec::new(), table.schema(), Some(properties(table)))?;
+        Ok(Self { table, writer, rows: 0 })
+    }
+
+    /// Writes rows, which follow those before in the table's order.
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
+        self.rows += batch.num_rows();
+        self.writer.write(batch)
+    }
+
+    /// Bytes so far, those of the group in the making by estimate.
+    pub(crate) fn bytes(&self) -> usize {
+        self.writer.bytes_written() + self.writer.in_progress_size()
+    }
+
+    pub(crate) const fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub(crate) fn finish(self) -> Result<Vec<u8>, StoreError> {
+        let Self { table, writer, .. } = self;
+        writer.into_inner().map_err(|error| StoreError::damaged(table.name(), error))
+    }
+}
+
+fn properties(table: Table) -> WriterProperties {
+    let level = ZstdLevel::try_new(3).unwrap_or_default();
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(level))
+        .set_max_row_group_row_count(Some(GROUP_ROWS))
+        .set_statistics_enabled(EnabledStatistics::Chunk);
+    if table == Table::Sample {
+        // Most numbers of a stack are close to those of the row before.
+        for name in COUNTERS.into_iter().chain(["variance"]) {
+            let column = ColumnPath::from(name);
+            properties = properties
+                .set_column_dictionary_enabled(column.clone(), false)
+                .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
+        }
+    }
+    properties.build()
+}

@@ -1,0 +1,486 @@
+//! A store: the tables of a directory, and what is written into them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::Int64Type;
+use deltalake_core::kernel::Add;
+use futures::TryStreamExt as _;
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectStore, ObjectStoreExt as _, PutMode};
+use parquet::arrow::ProjectionMask;
+use url::Url;
+
+use crate::block::{Block, Process};
+use crate::calendar::now_ms;
+use crate::log::{Committed, DataFile, FILE_SENDER, Log};
+use crate::read::rows_of;
+use crate::schema::Table;
+use crate::sorted_file::{BATCH_ROWS, FileWriter, sorted};
+use crate::{Id, StoreError, rows};
+
+/// The version of the tables' layout, which a store's mark has.
+pub const LAYOUT: u64 = 1;
+
+/// The file that marks a store.
+const MARK: &str = "cairn-store.json";
+
+/// A store.
+pub struct Store {
+    root: Url,
+    objects: Arc<dyn ObjectStore>,
+    known: Known,
+}
+
+/// The result for one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Appended {
+    /// It is in the store from now on.
+    Stored,
+    /// It was there already.
+    Duplicate,
+    /// An earlier block of its sender is missing: the sender must go on with this number.
+    Gap {
+        /// The number of the block that is expected.
+        expected: i64,
+    },
+}
+
+/// Samples of one day and service.
+#[derive(Clone, Debug)]
+pub struct DayOfService {
+    /// The day, as [`day_of`](crate::day_of) writes it.
+    pub day: String,
+    /// The service.
+    pub service: String,
+    /// The rows, with the columns of [`Table::Sample`].
+    pub rows: RecordBatch,
+}
+
+/// The content of the tables of stacks, shapes, frames and modules. Rows may be written twice, and
+/// the last one counts; this saves the space.
+#[derive(Default)]
+struct Known {
+    is_read: bool,
+    /// Whether its shape is known.
+    stacks: HashMap<Id, bool>,
+    shapes: HashSet<Id>,
+    /// Whether it has a name.
+    frames: HashMap<(Vec<u8>, i64), bool>,
+    modules: HashMap<Vec<u8>, bool>,
+}
+
+/// The directory of a store that is given as a path or as an address.
+fn address_of(place: &str) -> Result<Url, StoreError> {
+    let refused = |why: &str| StoreError::Place { place: place.to_owned(), why: why.to_owned() };
+    if let Some((scheme, _)) = place.split_once("://") {
+        if scheme != "file" {
+            return Err(refused("stores are directories; this is an address of another kind"));
+        }
+        let mut url = Url::parse(place).map_err(|error| refused(&error.to_string()))?;
+        if !url.path().ends_with('/') {
+            url.set_path(&format!("{}/", url.path()));
+        }
+        return Ok(url);
+    }
+    let path = std::path::absolute(Path::new(place)).map_err(|error| refused(&error.to_string()))?;
+    Url::from_directory_path(path).map_err(|()| refused("the path is not one that an address can have"))
+}
+
+impl Store {
+    /// Makes an empty store. The directory is new, or empty.
+    ///
+    /// # Errors
+    ///
+    /// When the directory has other files, or cannot be written.
+    pub async fn create(place: &str) -> Result<Self, StoreError> {
+        let root = address_of(place)?;
+        let unusable =
+            |error: std::io::Error| StoreError::Place { place: place.to_owned(), why: error.to_string() };
+        let path = root.to_file_path().map_err(|()| StoreError::Place {
+            place: place.to_owned(),
+            why: "not a path of this machine".to_owned(),
+        })?;
+        std::fs::create_dir_all(&path).map_err(unusable)?;
+        if std::fs::read_dir(&path).map_err(unusable)?.next().is_some() {
+            return Err(StoreError::Occupied { place: place.to_owned() });
+        }
+        let store = Self::at(place, root)?;
+        for table in Table::ALL {
+            Log::create(&store.root, table).await?;
+        }
+        let mark = serde_json::json!({ "cairn-store": LAYOUT }).to_string();
+        store
+            .objects
+            .put_opts(&MARK.into(), mark.into_bytes().into(), PutMode::Create.into())
+            .await
+            .map_err(|source| StoreError::Object { file: MARK.to_owned(), source })?;
+        Ok(store)
+    }
+
+    /// Opens a store.
+    ///
+    /// # Errors
+    ///
+    /// When there is none at this place, or one of another layout.
+    pub async fn open(place: &str) -> Result<Self, StoreError> {
+        let store = Self::at(place, address_of(place)?)
+            .map_err(|_| StoreError::NoStore { place: place.to_owned() })?;
+        let mark = match store.objects.get(&MARK.into()).await {
+            Ok(mark) => mark.bytes().await,
+            Err(error) => Err(error),
+        };
+        let mark = match mark {
+            Err(object_store::Error::NotFound { .. }) => {
+                return Err(StoreError::NoStore { place: place.to_owned() });
+            }
+            mark => mark.map_err(|source| StoreError::Object { file: MARK.to_owned(), source })?,
+        };
+        let layout = serde_json::from_slice::<serde_json::Value>(&mark)
+            .ok()
+            .and_then(|mark| mark.get("cairn-store")?.as_u64())
+            .ok_or_else(|| StoreError::damaged(format!("{place}/{MARK}"), "not the mark of a store"))?;
+        if layout != LAYOUT {
+            return Err(StoreError::Layout { place: place.to_owned(), found: layout });
+        }
+        Ok(store)
+    }
+
+    fn at(place: &str, root: Url) -> Result<Self, StoreError> {
+        let refused = |why: String| StoreError::Place { place: place.to_owned(), why };
+        let path = root.to_file_path().map_err(|()| refused("not a path of this machine".to_owned()))?;
+        let objects = LocalFileSystem::new_with_prefix(path).map_err(|error| refused(error.to_string()))?;
+        Ok(Self { root, objects: Arc::new(objects), known: Known::default() })
+    }
+
+    /// Its address, which ends with a slash.
+    #[must_use]
+    pub const fn root(&self) -> &Url {
+        &self.root
+    }
+
+    pub(crate) async fn log(&self, table: Table) -> Result<Log, StoreError> {
+        Log::open(&self.root, table).await
+    }
+
+    /// The files of a table by the last commit.
+    ///
+    /// # Errors
+    ///
+    /// When the log cannot be read.
+    pub async fn files(&self, table: Table) -> Result<Vec<DataFile>, StoreError> {
+        self.log(table).await?.files()
+    }
+
+    /// Stores blocks, each once: all at once that are not there yet, or none.
+    ///
+    /// When it returns, they are on the disk. When it fails, or the process is killed, they can be
+    /// given again.
+    ///
+    /// # Errors
+    ///
+    /// When a block contradicts itself, or the store cannot be written.
+    pub async fn append(&mut self, blocks: &[Block]) -> Result<Vec<Appended>, StoreError> {
+        blocks.iter().try_for_each(check)?;
+        let mut log = self.log(Table::Sample).await?;
+        loop {
+            let (results, wanted) = decide(&log, blocks).await?;
+            if wanted.is_empty() {
+                return Ok(results);
+            }
+            // These point to nothing, and may be there twice.
+            let processes: Vec<Process> = wanted.iter().map(|block| block.process.clone()).collect();
+            self.append_tables(&wanted, &processes).await?;
+            let files = put_samples(&log, &wanted).await?;
+            let numbers = last_numbers(&wanted);
+            match log.append(files, &numbers).await? {
+                Committed::Done => return Ok(results),
+                // Some of them are in by now, and the objects just written are in no commit.
+                Committed::Raced => log.refresh().await?,
+            }
+        }
+    }
+
+    /// Stores samples that are rows already, once, as [`append`](Self::append) does.
+    ///
+    /// A gateway or a generator has millions of them, of many processes. The block has no samples
+    /// of its own. Each of `samples` is of one day and service.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub async fn append_rows(
+        &mut self,
+        block: &Block,
+        processes: &[Process],
+        samples: &[DayOfService],
+    ) -> Result<Appended, StoreError> {
+        check(block)?;
+        let mut log = self.log(Table::Sample).await?;
+        loop {
+            let (results, wanted) = decide(&log, std::slice::from_ref(block)).await?;
+            if wanted.is_empty() {
+                return Ok(results.first().copied().unwrap_or(Appended::Duplicate));
+            }
+            self.append_tables(&wanted, processes).await?;
+            let mut files = Vec::new();
+            for DayOfService { day, service, rows } in samples {
+                files.push(put_sorted(&log, Some((day, service)), rows).await?);
+            }
+            match log.append(files, &last_numbers(&wanted)).await? {
+                Committed::Done => return Ok(Appended::Stored),
+                Committed::Raced => log.refresh().await?,
+            }
+        }
+    }
+
+    /// Writes the rows of blocks that are not samples.
+    async fn append_tables(&mut self, blocks: &[&Block], processes: &[Process]) -> Result<(), StoreError> {
+        self.learn().await?;
+        let revision = now_ms();
+        let known = &mut self.known;
+        let modules = blocks.iter().flat_map(|block| &block.modules);
+        let modules: Vec<_> = modules
+            .filter(|module| {
+                is_news(known.modules.insert(module.id.clone(), module.has_names), module.has_names)
+            })
+            .collect();
+        let frames = blocks.iter().flat_map(|block| &block.frames);
+        let frames: Vec<_> = frames
+            .filter(|frame| {
+                let is_named = !frame.lines.is_empty();
+                is_news(known.frames.insert((frame.module.clone(), frame.offset), is_named), is_named)
+            })
+            .collect();
+        let shapes = blocks.iter().flat_map(|block| &block.shapes);
+        let shapes: Vec<_> = shapes.filter(|shape| known.shapes.insert(shape.id)).collect();
+        let stacks = blocks.iter().flat_map(|block| &block.stacks);
+        let stacks: Vec<_> = stacks
+            .filter(|stack| {
+                is_news(known.stacks.insert(stack.id, stack.shape.is_some()), stack.shape.is_some())
+            })
+            .collect();
+        let processes: BTreeMap<Id, _> = processes.iter().map(|process| (process.id, process)).collect();
+        let tables = [
+            (Table::Module, rows::modules(&modules, revision)?),
+            (Table::Frame, rows::frames(&frames, revision)?),
+            (Table::Shape, rows::shapes(&shapes, revision)?),
+            (Table::Stack, rows::stacks(&stacks, revision)?),
+            (Table::Process, rows::processes(processes.values().copied(), revision)?),
+            (Table::Block, rows::blocks(blocks, revision)?),
+        ];
+        let written = self.append_batches(tables).await;
+        if written.is_err() {
+            // Rows that were not written are not known.
+            self.known = Known::default();
+        }
+        written
+    }
+
+    async fn append_batches(
+        &self,
+        tables: impl IntoIterator<Item = (Table, RecordBatch)>,
+    ) -> Result<(), StoreError> {
+        for (table, batch) in tables {
+            if batch.num_rows() == 0 {
+                continue;
+            }
+            let mut log = self.log(table).await?;
+            let file = put_sorted(&log, None, &batch).await?;
+            while log.append(vec![file.clone()], &[]).await? == Committed::Raced {
+                log.refresh().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what the tables have, once.
+    async fn learn(&mut self) -> Result<(), StoreError> {
+        if self.known.is_read {
+            return Ok(());
+        }
+        let mut known = Known { is_read: true, ..Known::default() };
+        self.each_batch(Table::Stack, &["stack_id", "shape_id"], |batch| {
+            let (ids, shapes) = (batch.column(0).as_binary::<i32>(), batch.column(1));
+            for (row, id) in ids.iter().enumerate() {
+                if let Some(id) = id.and_then(id_of) {
+                    *known.stacks.entry(id).or_default() |= shapes.is_valid(row);
+                }
+            }
+        })
+        .await?;
+        self.each_batch(Table::Shape, &["shape_id"], |batch| {
+            known.shapes.extend(batch.column(0).as_binary::<i32>().iter().flatten().filter_map(id_of));
+        })
+        .await?;
+        self.each_batch(Table::Frame, &["module", "offset", "lines"], |batch| {
+            let (modules, lines) = (batch.column(0).as_binary::<i32>(), batch.column(2).as_list::<i32>());
+            let offsets = batch.column(1).as_primitive::<Int64Type>();
+            for row in 0..batch.num_rows() {
+                let key = (modules.value(row).to_vec(), offsets.value(row));
+                *known.frames.entry(key).or_default() |= lines.value_length(row) > 0;
+            }
+        })
+        .await?;
+        self.each_batch(Table::Module, &["module", "symbols"], |batch| {
+            let (modules, symbols) = (batch.column(0).as_binary::<i32>(), batch.column(1).as_string::<i32>());
+            for row in 0..batch.num_rows() {
+                *known.modules.entry(modules.value(row).to_vec()).or_default() |=
+                    symbols.value(row) == "have";
+            }
+        })
+        .await?;
+        self.known = known;
+        Ok(())
+    }
+
+    /// Reads columns of a table's files. A column comes in the order of the table.
+    async fn each_batch(
+        &self,
+        table: Table,
+        columns: &[&str],
+        mut take: impl FnMut(&RecordBatch),
+    ) -> Result<(), StoreError> {
+        let log = self.log(table).await?;
+        for file in log.files()? {
+            let stream = rows_of(&log.objects(), &file, |schema| {
+                ProjectionMask::columns(schema, columns.iter().copied())
+            })
+            .await?;
+            let damaged = |error| StoreError::damaged(&file.path, error);
+            stream
+                .map_err(damaged)
+                .try_for_each(|batch| {
+                    take(&batch);
+                    std::future::ready(Ok(()))
+                })
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// True when a file with this content was added before.
+    ///
+    /// # Errors
+    ///
+    /// When the log cannot be read.
+    pub async fn has_file(&self, content: Id) -> Result<bool, StoreError> {
+        Ok(self.log(Table::Sample).await?.last_number(&file_sender(content)).await?.is_some())
+    }
+}
+
+/// The name under which a file sends its one block.
+#[must_use]
+pub fn file_sender(content: Id) -> String {
+    format!("{FILE_SENDER}{content}")
+}
+
+/// True for what was not known, or is known better now.
+fn is_news(before: Option<bool>, now: bool) -> bool {
+    before.is_none_or(|before| now && !before)
+}
+
+fn id_of(bytes: &[u8]) -> Option<Id> {
+    bytes.try_into().ok().map(Id::new)
+}
+
+/// Refuses a block that contradicts itself.
+fn check(block: &Block) -> Result<(), StoreError> {
+    let refused = |why: String| Err(StoreError::Block { why });
+    if block.sender.is_empty() || block.number < 1 {
+        return refused("it has no sender and number".to_owned());
+    }
+    if block.samples.iter().any(|sample| sample.counters().iter().any(|&count| count < 0)) {
+        return refused("a count is below 0".to_owned());
+    }
+    match block.stacks.iter().find(|stack| {
+        Id::of_stack(stack.frames.iter().map(|(module, offset)| (module.as_slice(), *offset))) != stack.id
+    }) {
+        Some(stack) => refused(format!("stack {} has other frames", stack.id)),
+        None => Ok(()),
+    }
+}
+
+/// Which blocks are to be stored, and the result for each.
+async fn decide<'a>(log: &Log, blocks: &'a [Block]) -> Result<(Vec<Appended>, Vec<&'a Block>), StoreError> {
+    let mut last: HashMap<&str, i64> = HashMap::new();
+    let (mut results, mut wanted) = (Vec::new(), Vec::new());
+    for block in blocks {
+        let before = match last.get(block.sender.as_str()) {
+            Some(&number) => number,
+            None => log.last_number(&block.sender).await?.unwrap_or(0),
+        };
+        let (result, after) = match block.number {
+            number if number <= before => (Appended::Duplicate, before),
+            number if number == before + 1 => (Appended::Stored, number),
+            _ => (Appended::Gap { expected: before + 1 }, before),
+        };
+        last.insert(&block.sender, after);
+        results.push(result);
+        if result == Appended::Stored {
+            wanted.push(block);
+        }
+    }
+    Ok((results, wanted))
+}
+
+fn last_numbers(blocks: &[&Block]) -> Vec<(String, i64)> {
+    let mut last: BTreeMap<&str, i64> = BTreeMap::new();
+    for block in blocks {
+        let number = last.entry(&block.sender).or_default();
+        *number = block.number.max(*number);
+    }
+    last.into_iter().map(|(sender, number)| (sender.to_owned(), number)).collect()
+}
+
+/// Writes the samples of blocks: an object for each day and service.
+async fn put_samples(log: &Log, blocks: &[&Block]) -> Result<Vec<Add>, StoreError> {
+    let mut parts: BTreeMap<(String, String), Vec<RecordBatch>> = BTreeMap::new();
+    for block in blocks.iter().filter(|block| !block.samples.is_empty()) {
+        let batch = rows::samples(block)?;
+        for (day, batch) in by_day(&batch)? {
+            parts.entry((day, block.process.service.clone())).or_default().push(batch);
+        }
+    }
+    let mut files = Vec::new();
+    for ((day, service), batches) in parts {
+        let batch = concat_batches(&Table::Sample.schema(), &batches)
+            .map_err(|error| StoreError::damaged(Table::Sample.name(), error))?;
+        files.push(put_sorted(log, Some((&day, &service)), &batch).await?);
+    }
+    Ok(files)
+}
+
+/// Divides rows by their day. Most blocks have one.
+fn by_day(batch: &RecordBatch) -> Result<Vec<(String, RecordBatch)>, StoreError> {
+    let days = batch.column(0).as_string::<i32>();
+    let distinct: std::collections::BTreeSet<&str> = days.iter().flatten().collect();
+    let part = |day: &str| {
+        let is_of_day = days.iter().map(|value| Some(value == Some(day))).collect();
+        arrow::compute::filter_record_batch(batch, &is_of_day)
+            .map(|part| (day.to_owned(), part))
+            .map_err(|error| StoreError::damaged(Table::Sample.name(), error))
+    };
+    distinct.into_iter().map(part).collect()
+}
+
+/// Sorts rows and writes them as an object that no commit names yet.
+async fn put_sorted(
+    log: &Log,
+    partition: Option<(&str, &str)>,
+    batch: &RecordBatch,
+) -> Result<Add, StoreError> {
+    let table = log.table;
+    let failed = |error: &dyn std::fmt::Display| StoreError::damaged(table.name(), error);
+    let batch = sorted(table, batch).map_err(|error| failed(&error))?;
+    let mut writer = FileWriter::new(table).map_err(|error| failed(&error))?;
+    for start in (0..batch.num_rows()).step_by(BATCH_ROWS) {
+        let part = batch.slice(start, BATCH_ROWS.min(batch.num_rows() - start));
+        writer.write(&part).map_err(|error| failed(&error))?;
+    }
+    let rows = writer.rows();
+    log.put(partition, writer.finish()?, rows).await
+}

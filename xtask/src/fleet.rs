@@ -1,0 +1,39 @@
+//! `cargo xtask fleet`: clippy, tests and the book's chapter of the crates for many machines.
+//!
+//! They have 400 dependencies, among them a query engine, and are no default members of the
+//! workspace, so that a build of `cairn` waits for none of these. Their profile optimises no
+//! dependency: the tests spend less time in them than a compiler would.
+
+use crate::process::{self, Failure, Outcome, cargo, workspace_root};
+
+const CRATES: &[&str] = &["cairn-store", "cairn-fleet"];
+const PROFILE: &str = "fleet";
+
+/// Runs a command of cargo on both crates.
+fn on_crates(chore: &[&str], behind: &[&str]) -> Outcome {
+    let mut command = cargo();
+    command.args(chore).args(["--profile", PROFILE, "--locked"]);
+    for package in CRATES {
+        command.args(["--package", package]);
+    }
+    process::run(command.args(behind))
+}
+
+/// Runs the checks.
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    if let [first, ..] = arguments {
+        return Err(Failure::usage(format!("fleet takes no arguments, but got {first:?}")));
+    }
+    on_crates(&["clippy", "--all-targets"], &["--", "-D", "warnings"])?;
+    on_crates(&["test"], &[])?;
+    on_crates(&["build"], &[])?;
+    // The chapter runs where the program is found.
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let program = workspace_root().join(target).join(PROFILE);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(program).chain(std::env::split_paths(&path)))
+        .map_err(|error| Failure::new(format!("PATH: {error}")))?;
+    let mut book = cargo();
+    book.args(["test", "--locked", "--package", "cairn-cli", "--test", "book", "fleet"]).env("PATH", path);
+    process::run(&mut book)
+}
