@@ -137,13 +137,17 @@ impl File {
 
     /// Returns the identity of the file, and its length.
     pub(crate) fn identity_and_length(&self) -> Result<((u64, u64), u64), Errno> {
+        let status = self.status()?;
+        Ok(((status.st_dev, status.st_ino), status.st_size as u64))
+    }
+
+    fn status(&self) -> Result<libc::stat, Errno> {
         let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: the kernel writes one structure of this type to the variable.
         answer(unsafe { libc::syscall(libc::SYS_fstat, self.0, status.as_mut_ptr()) })?;
         // SAFETY: initialised with zeros, which are a value of the type, before the kernel filled
         // it.
-        let status = unsafe { status.assume_init() };
-        Ok(((status.st_dev, status.st_ino), status.st_size as u64))
+        Ok(unsafe { status.assume_init() })
     }
 
     /// Returns the free bytes of the file system; `u64::MAX` if they are unknown.
@@ -423,12 +427,9 @@ pub(crate) fn has_ended_in(process: u32, thread: u32) -> bool {
 
 /// Returns true when the calling thread is the only one. False where the kernel does not say it.
 pub(crate) fn has_one_thread() -> bool {
-    // SAFETY: all fields of `stat` are numbers.
-    let mut facts: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: the path ends with 0, and `facts` is a `stat`.
-    let result = unsafe { libc::stat(c"/proc/self/task".as_ptr(), &raw mut facts) };
+    let tasks = File::open(c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY, 0);
     // A directory has two links for itself, and one for each directory in it.
-    result == 0 && facts.st_nlink == 2 + 1
+    tasks.and_then(|tasks| tasks.status()).is_ok_and(|status| status.st_nlink == 2 + 1)
 }
 
 /// Sleeps; returns early for a signal.
