@@ -109,10 +109,10 @@ fn next(mut random: u64) -> u64 {
 
 /// Cost of one run of a command.
 #[derive(Clone, Copy, Default)]
-struct CommandCost {
-    wall_seconds: f64,
-    processor_seconds: f64,
-    peak_mib: f64,
+pub(crate) struct CommandCost {
+    pub(crate) wall_seconds: f64,
+    pub(crate) processor_seconds: f64,
+    pub(crate) peak_mib: f64,
 }
 
 /// Returns all commands in turn on recordings of the same work, output to nowhere.
@@ -154,8 +154,9 @@ fn median(costs: &[CommandCost]) -> CommandCost {
     }
 }
 
+/// Runs a command to its end, output to nowhere.
 #[allow(clippy::zombie_processes, reason = "wait4 waits for it, and tells what it used")]
-fn cost(words: &[String]) -> Result<CommandCost, String> {
+pub(crate) fn cost(words: &[String]) -> Result<CommandCost, String> {
     let (program, arguments) = words.split_first().ok_or("no command")?;
     let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());

@@ -16,6 +16,7 @@ mod code_size;
 mod core;
 mod corpus;
 mod first_lines;
+mod fleet;
 mod formats;
 mod heap;
 mod heap_report;
@@ -50,6 +51,8 @@ Usage: cargo xtask bench COMMAND
   core CAIRN [GIB [FILE...]]   blocks found in memory images a second, whole answers, and blocks found where none are
   first-lines [--cairn FILE] [PROGRAM...]
                                how often cairn and heaptrack name the expected function first, on real programs
+  fleet CAIRN-FLEET [HOSTS [SEED]]
+                               a store of made-up hosts: making, merging and asking it, bytes a row, leaks found
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   heap [ROUNDS [WORK...]]      whole programs under cairn heap and heaptrack, as Markdown
   python [ROUNDS [WORK...]]    Python programs under cairn heap, memray and heaptrack, as Markdown; CAIRN_BENCH_PYTHON
@@ -69,6 +72,12 @@ Usage: cargo xtask bench COMMAND
 
 CAIRN_PEER_LWS_SO=/path/to/library.so adds libwebsockets' C code to the run; see benchmarks/README.md.
 ";
+
+fn fleet_of(program: &str, hosts: &str, seed: &str) -> Result<(), String> {
+    let hosts = hosts.parse().map_err(|_| format!("{hosts}: not a number of hosts"))?;
+    let seed = seed.parse().map_err(|_| format!("{seed}: not a seed"))?;
+    fleet::run(program, hosts, seed)
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -90,6 +99,9 @@ fn main() -> ExitCode {
             .map_err(|_| format!("{gibibytes}: not a number of gibibytes"))
             .and_then(|gibibytes| core::run(cairn, gibibytes, more)),
         ["first-lines", programs @ ..] => first_lines::run(programs),
+        ["fleet", program] => fleet::run(program, 10_000, 1),
+        ["fleet", program, hosts] => fleet_of(program, hosts, "1"),
+        ["fleet", program, hosts, seed] => fleet_of(program, hosts, seed),
         ["formats"] => report::formats(),
         ["against", older] => against::run(older, 5, &[]),
         ["against", older, rounds, works @ ..] => rounds

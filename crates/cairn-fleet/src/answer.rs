@@ -61,6 +61,12 @@ pub(crate) fn write(batches: &[RecordBatch], form: Form, output: &mut dyn Write)
     }
 }
 
+/// The texts of a column, without missing ones.
+pub(crate) fn texts(batch: &RecordBatch, column: usize) -> Result<Vec<String>, FleetError> {
+    let column = arrow::compute::cast(batch.column(column), &DataType::Utf8)?;
+    Ok(column.as_string::<i32>().iter().flatten().map(str::to_owned).collect())
+}
+
 /// Identifiers as hexadecimal digits, and lists of frames as one text.
 fn plain(batch: &RecordBatch, most_frames: usize) -> Result<RecordBatch, FleetError> {
     let (mut fields, mut columns) = (Vec::new(), Vec::new());

@@ -71,7 +71,8 @@ struct Place {
 
 /// Add recordings, core files, and files of heaptrack, pprof and other tools
 ///
-/// A file that was added before is not added again.
+/// A file that was added before is not added again, whatever its labels, unless it is of another
+/// host.
 #[derive(Args)]
 struct Add {
     /// The directory of the store
@@ -261,7 +262,11 @@ impl Fleet {
             }
             Action::Growth(growth) => {
                 let Growth { asked, from, to } = growth;
-                asked.answer(|selection, limit| questions::growth(selection, &from, &to, limit)).await
+                let session = asked.session().await?;
+                check_versions(&session, [&from, &to]).await?;
+                let query = questions::growth(&asked.selection(), &from, &to, asked.limit);
+                asked.form.write(&session.run(&query).await?)?;
+                Ok(0)
             }
             Action::Introduced(introduced) => introduced.run().await,
             Action::Flame(flame) => flame.run().await,
@@ -314,8 +319,12 @@ impl Asked {
         Selection { condition: self.condition.clone(), since_ms: self.since.map(|age| now_ms() - age) }
     }
 
+    async fn session(&self) -> Result<Session, FleetError> {
+        Session::open(&Store::open(&self.store).await?).await
+    }
+
     async fn answer(self, question: impl FnOnce(&Selection, usize) -> String) -> Result<u8, FleetError> {
-        let session = Session::open(&Store::open(&self.store).await?).await?;
+        let session = self.session().await?;
         let batches = session.run(&question(&self.selection(), self.limit)).await?;
         self.form.write(&batches)?;
         Ok(0)
@@ -358,13 +367,10 @@ impl Introduced {
 
     /// Finds the one shape that begins with the given digits.
     async fn shape_in(&self, session: &Session) -> Result<Id, FleetError> {
-        use arrow::array::AsArray as _;
-
         let digits = &self.shape;
         let mut found = Vec::new();
         for batch in session.run(&questions::shapes_like(digits)?).await? {
-            let column = arrow::compute::cast(batch.column(0), &arrow::datatypes::DataType::Utf8)?;
-            found.extend(column.as_string::<i32>().iter().flatten().filter_map(Id::parse));
+            found.extend(answer::texts(&batch, 0)?.iter().filter_map(|text| Id::parse(text)));
         }
         match found.as_slice() {
             [shape] => Ok(*shape),
@@ -389,6 +395,25 @@ impl Flame {
         let existing = if self.force { Existing::Replace } else { Existing::Refuse };
         file.commit(existing).map_err(failed)?;
         Ok(0)
+    }
+}
+
+/// Refuses a version that no process has: an answer without rows would mean that nothing grew.
+async fn check_versions(session: &Session, wanted: [&str; 2]) -> Result<(), FleetError> {
+    let mut known = Vec::new();
+    for batch in session.run("select distinct version from process order by version").await? {
+        known.extend(answer::texts(&batch, 0)?);
+    }
+    match wanted.iter().find(|version| !known.iter().any(|known| known == *version)) {
+        None => Ok(()),
+        Some(version) => Err(FleetError::new(format!(
+            "the store has no version {version}; it has: {}",
+            known
+                .iter()
+                .map(|version| if version.is_empty() { "(none)" } else { version })
+                .collect::<Vec<_>>()
+                .join(", ")
+        ))),
     }
 }
 

@@ -1,10 +1,11 @@
 //! A selection of a store as a heap that the commands for one recording can show.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use arrow::array::{Array as _, AsArray as _, BinaryArray, RecordBatch};
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::array::{Array as _, AsArray as _, BinaryArray, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{
     About, Address, Cost, HeapProfile, HeapRead, InterpretedCode, Module, NO_FRAMES, Namer, Scope, Stacks,
@@ -41,7 +42,7 @@ impl SelectedHeap {
         title: String,
     ) -> Result<Self, FleetError> {
         let sums = session.run(&stacks(selection)).await?;
-        let mut builder = Builder::new(names_of(session).await?, modules_of(session).await?);
+        let mut builder = Builder::new(names_of(session, &sums).await?, modules_of(session).await?);
         for batch in &sums {
             builder.add(batch)?;
         }
@@ -49,35 +50,65 @@ impl SelectedHeap {
     }
 }
 
-/// The lines of code of all frames.
-async fn names_of(session: &Session) -> Result<HashMap<Place, Vec<SourceFrame>>, FleetError> {
+/// The frames of [`stacks`] without repeats, as a table.
+fn places_of(sums: &[RecordBatch]) -> Result<RecordBatch, FleetError> {
+    let mut places: BTreeSet<Place> = BTreeSet::new();
+    for batch in sums {
+        let Some(frames) = batch.column_by_name("frames") else { continue };
+        let frames = frames.as_list::<i32>().values().as_struct().clone();
+        let modules = cast(frames.column(0), &DataType::Binary)?;
+        let (modules, offsets) = (modules.as_binary::<i32>(), frames.column(1).as_primitive::<Int64Type>());
+        places.extend((0..frames.len()).map(|frame| (modules.value(frame).to_vec(), offsets.value(frame))));
+    }
+    let modules = BinaryArray::from_iter_values(places.iter().map(|(module, _)| module));
+    let offsets = Int64Array::from_iter_values(places.iter().map(|(_, offset)| *offset));
+    let schema = Schema::new(vec![
+        Field::new("module", DataType::Binary, false),
+        Field::new("offset", DataType::Int64, false),
+    ]);
+    Ok(RecordBatch::try_new(Arc::new(schema), vec![Arc::new(modules), Arc::new(offsets)])?)
+}
+
+/// The lines of code of the frames of [`stacks`].
+async fn names_of(
+    session: &Session,
+    sums: &[RecordBatch],
+) -> Result<HashMap<Place, Vec<SourceFrame>>, FleetError> {
+    let query = "select f.module, f.\"offset\", f.lines from frame f \
+                 join wanted w on w.module = f.module and w.\"offset\" = f.\"offset\"";
     let mut names = HashMap::new();
-    for batch in session.run("select module, \"offset\", lines from frame").await? {
+    for batch in session.run_with(places_of(sums)?, query).await? {
         let modules = binary(&batch, 0)?;
         let offsets = batch.column(1).as_primitive::<Int64Type>();
         let lists = batch.column(2).as_list::<i32>();
+        // The lines of all rows, one behind the other.
+        let lines = lists.values().as_struct();
+        let (functions, files) =
+            (cast(lines.column(0), &DataType::Utf8)?, cast(lines.column(1), &DataType::Utf8)?);
+        let (functions, files) = (functions.as_string::<i32>(), files.as_string::<i32>());
+        let numbers = lines.column(2).as_primitive::<Int64Type>();
+        let text = |texts: &StringArray, at: usize| texts.is_valid(at).then(|| Arc::from(texts.value(at)));
         for row in 0..batch.num_rows() {
-            let lines = lists.value(row);
-            let lines = lines.as_struct();
-            let text = |at: usize, line: usize| -> Result<Option<Arc<str>>, FleetError> {
-                let column = arrow::compute::cast(lines.column(at), &DataType::Utf8)?;
-                Ok(column.is_valid(line).then(|| Arc::from(column.as_string::<i32>().value(line))))
-            };
-            let mut frames = Vec::new();
-            for line in 0..lines.len() {
+            let frame = |at: usize| {
                 let mut frame = SourceFrame::default();
-                frame.function = text(0, line)?;
-                frame.file = text(1, line)?;
-                let numbers = lines.column(2).as_primitive::<Int64Type>();
-                frame.line =
-                    numbers.is_valid(line).then(|| u32::try_from(numbers.value(line)).ok()).flatten();
-                frame.inlined = lines.column(3).as_boolean().value(line);
-                frames.push(frame);
-            }
+                frame.function = text(functions, at);
+                frame.file = text(files, at);
+                frame.line = numbers.is_valid(at).then(|| u32::try_from(numbers.value(at)).ok()).flatten();
+                frame.inlined = lines.column(3).as_boolean().value(at);
+                frame
+            };
+            let frames = range_of(lists, row).map(frame).collect();
             names.insert((modules.value(row).to_vec(), offsets.value(row)), frames);
         }
     }
     Ok(names)
+}
+
+/// The places of a row's values among those of all rows.
+fn range_of(lists: &ListArray, row: usize) -> std::ops::Range<usize> {
+    let offsets = lists.value_offsets();
+    let place = |at: usize| usize::try_from(offsets[at]).unwrap_or(0);
+    place(row)..place(row + 1)
 }
 
 /// Paths of modules, and whether their identifiers are build ids.
@@ -85,7 +116,7 @@ async fn modules_of(session: &Session) -> Result<HashMap<Vec<u8>, Module>, Fleet
     let mut modules = HashMap::new();
     for batch in session.run("select module, path, has_build_id from module").await? {
         let ids = binary(&batch, 0)?;
-        let paths = arrow::compute::cast(batch.column(1), &DataType::Utf8)?;
+        let paths = cast(batch.column(1), &DataType::Utf8)?;
         let has_build_id = batch.column(2).as_boolean();
         for row in 0..batch.num_rows() {
             let id = ids.value(row).to_vec();
@@ -97,7 +128,7 @@ async fn modules_of(session: &Session) -> Result<HashMap<Vec<u8>, Module>, Fleet
 }
 
 fn binary(batch: &RecordBatch, column: usize) -> Result<BinaryArray, FleetError> {
-    Ok(arrow::compute::cast(batch.column(column), &DataType::Binary)?.as_binary::<i32>().clone())
+    Ok(cast(batch.column(column), &DataType::Binary)?.as_binary::<i32>().clone())
 }
 
 struct Builder {
@@ -138,7 +169,10 @@ impl Builder {
             let column = column(name)?.as_primitive::<Int64Type>();
             Ok(u64::try_from(column.value(row)).unwrap_or(0))
         };
-        let frames = column("frames")?.as_list::<i32>();
+        let lists = column("frames")?.as_list::<i32>();
+        let frames = lists.values().as_struct();
+        let modules = cast(frames.column(0), &DataType::Binary)?;
+        let (modules, offsets) = (modules.as_binary::<i32>(), frames.column(1).as_primitive::<Int64Type>());
         for row in 0..batch.num_rows() {
             let sums = Sums {
                 allocations: number("alloc_blocks", row)?,
@@ -149,12 +183,8 @@ impl Builder {
                 peak_bytes: number("peak_bytes", row)?,
                 temporary: number("temporary", row)?,
             };
-            let list = frames.value(row);
-            let list = list.as_struct();
-            let modules = arrow::compute::cast(list.column(0), &DataType::Binary)?;
-            let (modules, offsets) = (modules.as_binary::<i32>(), list.column(1).as_primitive::<Int64Type>());
             let mut stack = NO_FRAMES;
-            for frame in (0..list.len()).rev() {
+            for frame in range_of(lists, row).rev() {
                 let address = self.address((modules.value(frame).to_vec(), offsets.value(frame)));
                 stack = self.node(stack, address);
             }

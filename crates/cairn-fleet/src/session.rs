@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{AsArray as _, RecordBatch};
+use arrow::array::RecordBatch;
 use cairn_store::{Store, Table};
 use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
@@ -14,6 +14,7 @@ use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTable
 use datafusion::execution::context::{SessionConfig, SessionContext};
 use datafusion::logical_expr::SortExpr;
 
+use crate::answer::texts;
 use crate::error::FleetError;
 use crate::functions;
 
@@ -59,8 +60,7 @@ impl Session {
         let text = "select distinct unnest(map_keys(labels)) as key from process";
         let mut keys = BTreeSet::new();
         for batch in self.run(text).await? {
-            let column = arrow::compute::cast(batch.column(0), &arrow::datatypes::DataType::Utf8)?;
-            keys.extend(column.as_string::<i32>().iter().flatten().map(str::to_owned));
+            keys.extend(texts(&batch, 0)?);
         }
         let sample = Table::Sample.schema();
         keys.retain(|key| sample.column_with_name(key).is_none() && !OWN_COLUMNS.contains(&key.as_str()));
@@ -72,6 +72,20 @@ impl Session {
             format!(", p.labels['{}'] as \"{}\"", key.replace('\'', "''"), key.replace('"', "\"\""))
         };
         self.labels.iter().map(column).collect()
+    }
+
+    /// Runs a query that has some rows as the table `wanted`.
+    pub(crate) async fn run_with(
+        &self,
+        wanted: RecordBatch,
+        text: &str,
+    ) -> Result<Vec<RecordBatch>, FleetError> {
+        const NAME: &str = "wanted";
+        let table = MemTable::try_new(wanted.schema(), vec![vec![wanted]])?;
+        self.context.register_table(NAME, Arc::new(table))?;
+        let answer = self.run(text).await;
+        self.context.deregister_table(NAME)?;
+        answer
     }
 
     /// Runs a query.

@@ -178,6 +178,7 @@ fn wrong_questions_are_refused_with_a_reason() {
     refused(&["add", "store", "missing.cairn", "--label", "region"], 2, "a label is KEY=VALUE");
     refused(&["introduced", "store", "xyz"], 2, "hexadecimal digits");
     refused(&["introduced", "store", "ffffffffffffffffffffffffffffffff"], 1, "no such shape");
+    refused(&["growth", "store", "--from", "1.4", "--to", "1.6"], 1, "no version 1.6; it has: 1.4, 1.5");
     refused(&["top", "store", "--where", "nothing = 1"], 1, "nothing");
     refused(&["sql", "store", "select * from flame('true', 'service')"], 1, "no column that counts");
     refused(&["leaks", "store", "--since", "soon"], 2, "--since");

@@ -1,0 +1,108 @@
+//! `bench fleet PROGRAM [HOSTS [SEED]]`: a store of made-up hosts whose leaks are known.
+//!
+//! It prints the cost of making, merging and asking the store, its size, and how many leaks are
+//! found.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::heap_report::{CommandCost, cost};
+use crate::machine;
+
+pub(crate) fn run(program: &str, hosts: u32, seed: u64) -> Result<(), String> {
+    let program = fs::canonicalize(program).map_err(|error| format!("{program}: {error}"))?;
+    let program = program.display().to_string();
+    let directory = std::env::temp_dir().join(format!("cairn-bench-fleet-{}", std::process::id()));
+    fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let result = measure(&program, &directory, hosts, seed);
+    let _ = fs::remove_dir_all(&directory);
+    result
+}
+
+fn measure(program: &str, directory: &Path, hosts: u32, seed: u64) -> Result<(), String> {
+    let store = directory.join("store").display().to_string();
+    let truth = directory.join("truth").display().to_string();
+    let words = |words: &[&str]| -> Vec<String> { words.iter().map(|&word| word.to_owned()).collect() };
+    let fleet = |rest: &[&str]| {
+        let (first, rest) = (rest.first().copied().unwrap_or_default(), rest.get(1..).unwrap_or_default());
+        words(&[&[program, first, &store], rest].concat())
+    };
+    print!("{}", machine::description());
+    println!("- {hosts} hosts, seed {seed}\n");
+    println!("| step | wall | processor | peak memory |\n|---|---:|---:|---:|");
+    let row = |name: &str, cost: &CommandCost| {
+        let CommandCost { wall_seconds, processor_seconds, peak_mib } = cost;
+        println!("| {name} | {wall_seconds:.2} s | {processor_seconds:.2} s | {peak_mib:.0} MiB |");
+    };
+    let generate = format!("exec {program} generate {store} --hosts {hosts} --seed {seed} > {truth}");
+    row("generate, store and commit", &cost(&words(&["sh", "-c", &generate]))?);
+    let rows: u64 = asked(program, &["sql", &store, "select count(*) as n from sample", "--format", "csv"])?
+        .lines()
+        .nth(1)
+        .and_then(|line| line.parse().ok())
+        .ok_or("no number of rows")?;
+    let before = bytes_below(&directory.join("store/sample"))?;
+    let questions = |state: &str| -> Result<(), String> {
+        let svg = directory.join(format!("{state}.svg")).display().to_string();
+        let of_service = "service = 'service-03'";
+        for (name, question) in [
+            ("flame of a service", fleet(&["flame", "--where", of_service, "-o", &svg])),
+            ("growth over all services", fleet(&["growth", "--from", "1.4", "--to", "1.5"])),
+            ("leaks per stack over hosts", fleet(&["leaks"])),
+            ("top", fleet(&["top"])),
+        ] {
+            row(&format!("{name}, {state}"), &cost(&question)?);
+        }
+        Ok(())
+    };
+    questions("as stored")?;
+    row("compact", &cost(&fleet(&["compact"]))?);
+    cost(&fleet(&["expire", "--older", "36500d", "--unnamed-older", "0s"]))?;
+    let after = bytes_below(&directory.join("store/sample"))?;
+    questions("compacted")?;
+    let per_row = |bytes: u64| bytes as f64 / rows as f64;
+    println!("\n{rows} rows: {:.2} bytes a row as stored, {:.2} compacted", per_row(before), per_row(after));
+
+    let truth = fs::read_to_string(&truth).map_err(|error| format!("{truth}: {error}"))?;
+    let planted: BTreeSet<(&str, &str)> = truth
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let service = words.next()?;
+            Some((service, words.nth(1)?))
+        })
+        .collect();
+    let leaks = asked(program, &["leaks", &store, "--format", "csv", "--limit", &planted.len().to_string()])?;
+    let found = leaks.lines().skip(1).filter_map(|line| {
+        let mut cells = line.split(',');
+        Some((cells.next()?, cells.next()?))
+    });
+    let right = found.filter(|found| planted.contains(found)).count();
+    println!("leaks: {right} of {} planted ones in the first {0}", planted.len());
+    Ok(())
+}
+
+fn asked(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output =
+        Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Bytes of the Parquet files of a table.
+fn bytes_below(directory: &Path) -> Result<u64, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let mut bytes = 0;
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.file_name().is_some_and(|name| name == "_delta_log") {
+            continue;
+        }
+        bytes += if path.is_dir() { bytes_below(&path)? } else { path.metadata().map_err(failed)?.len() };
+    }
+    Ok(bytes)
+}
