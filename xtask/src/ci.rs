@@ -89,11 +89,14 @@ fn run_long() -> Outcome<Vec<String>> {
     let ended: Mutex<Vec<String>> = Mutex::default();
     let failed: Mutex<Option<Failure>> = Mutex::default();
     let work = || {
-        while let Some(step) = queue.lock().expect("no step panics").next() {
+        loop {
+            // Not in the head of a loop: the lock would be held for the whole body.
+            let next = queue.lock().expect("no step panics").next();
+            let Some(step) = next else { break };
+            println!("-- {} begins", step.join(" "));
             let start = Instant::now();
             let result = run_apart(step);
-            let mut ended = ended.lock().expect("no step panics");
-            ended.push(spent(step[0], start));
+            ended.lock().expect("no step panics").push(spent(step[0], start));
             if let Err(failure) = result {
                 failed.lock().expect("no step panics").get_or_insert(failure);
                 queue.lock().expect("no step panics").by_ref().for_each(drop);
