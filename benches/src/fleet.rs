@@ -25,10 +25,8 @@ fn measure(program: &str, directory: &Path, hosts: u32, seed: u64) -> Result<(),
     let store = directory.join("store").display().to_string();
     let truth = directory.join("truth").display().to_string();
     let words = |words: &[&str]| -> Vec<String> { words.iter().map(|&word| word.to_owned()).collect() };
-    let fleet = |rest: &[&str]| {
-        let (first, rest) = (rest.first().copied().unwrap_or_default(), rest.get(1..).unwrap_or_default());
-        words(&[&[program, first, &store], rest].concat())
-    };
+    let fleet =
+        |command: &str, options: &[&str]| words(&[&[program, command, store.as_str()], options].concat());
     print!("{}", machine::description());
     println!("- {hosts} hosts, seed {seed}\n");
     println!("| step | wall | processor | peak memory |\n|---|---:|---:|---:|");
@@ -48,18 +46,18 @@ fn measure(program: &str, directory: &Path, hosts: u32, seed: u64) -> Result<(),
         let svg = directory.join(format!("{state}.svg")).display().to_string();
         let of_service = "service = 'service-03'";
         for (name, question) in [
-            ("flame of a service", fleet(&["flame", "--where", of_service, "-o", &svg])),
-            ("growth over all services", fleet(&["growth", "--from", "1.4", "--to", "1.5"])),
-            ("leaks per stack over hosts", fleet(&["leaks"])),
-            ("top", fleet(&["top"])),
+            ("flame of a service", fleet("flame", &["--where", of_service, "-o", &svg])),
+            ("growth over all services", fleet("growth", &["--from", "1.4", "--to", "1.5"])),
+            ("leaks per stack over hosts", fleet("leaks", &[])),
+            ("top", fleet("top", &[])),
         ] {
             row(&format!("{name}, {state}"), &cost(&question)?);
         }
         Ok(())
     };
     questions("as stored")?;
-    row("compact", &cost(&fleet(&["compact"]))?);
-    cost(&fleet(&["expire", "--older", "36500d", "--unnamed-older", "0s"]))?;
+    row("compact", &cost(&fleet("compact", &[]))?);
+    cost(&fleet("expire", &["--older", "36500d", "--unnamed-older", "0s"]))?;
     let after = bytes_below(&directory.join("store/sample"))?;
     questions("compacted")?;
     let per_row = |bytes: u64| bytes as f64 / rows as f64;

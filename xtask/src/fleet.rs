@@ -1,4 +1,4 @@
-//! `cargo xtask fleet`: clippy, tests and the book's chapter of the crates for many machines.
+//! `cargo xtask fleet`: all checks of the crates for many machines, and the book's chapter on them.
 //!
 //! They have 400 dependencies, among them a query engine, and are no default members of the
 //! workspace, so that a build of `cairn` waits for none of these. Their profile optimises no
@@ -12,7 +12,7 @@ const PROFILE: &str = "fleet";
 /// Runs a command of cargo on both crates.
 fn on_crates(chore: &[&str], behind: &[&str]) -> Outcome {
     let mut command = cargo();
-    command.args(chore).args(["--profile", PROFILE, "--locked"]);
+    command.env("RUSTDOCFLAGS", "-D warnings").args(chore).args(["--profile", PROFILE, "--locked"]);
     for package in CRATES {
         command.args(["--package", package]);
     }
@@ -25,9 +25,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         return Err(Failure::usage(format!("fleet takes no arguments, but got {first:?}")));
     }
     on_crates(&["clippy", "--all-targets"], &["--", "-D", "warnings"])?;
+    on_crates(&["doc", "--no-deps"], &[])?;
     on_crates(&["test"], &[])?;
-    on_crates(&["build"], &[])?;
-    // The chapter runs where the program is found.
+    // The chapter runs where the program is found: the tests have built it.
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let program = workspace_root().join(target).join(PROFILE);
     let path = std::env::var_os("PATH").unwrap_or_default();

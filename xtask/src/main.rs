@@ -124,7 +124,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "fleet",
         run: fleet::run,
-        help: "clippy, documentation and tests of the crates for many machines, which are no default members",
+        help: "clippy, documentation, tests and the book's chapter of the crates for many machines, no default members",
     },
     Chore {
         name: "fuzz-smoke",

@@ -29,6 +29,7 @@
 //! | [`player`] | replays a recording's events in order, with names |
 //! | [`snapshot`] | captures and names the stacks of a running process's threads |
 //! | [`source`] | opens a heap from a file of any kind, and decides what it can answer |
+//! | [`units`] | writes numbers and bytes |
 
 #![forbid(unsafe_code)]
 
@@ -43,3 +44,4 @@ pub mod player;
 #[cfg(target_os = "linux")]
 pub mod snapshot;
 pub mod source;
+pub mod units;

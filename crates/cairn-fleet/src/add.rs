@@ -7,7 +7,7 @@ use std::path::Path;
 
 use cairn_analysis::attribution::Folding;
 use cairn_analysis::heap::{Address, HeapRead, Namer, Questions, Scope, Stacks, Sums, shapes};
-use cairn_analysis::source::{HeapSource, ReadDetail, SourceOptions, Times};
+use cairn_analysis::source::{HeapSource, ReadDetail, SourceNames, SourceOptions, Times};
 use cairn_exchange::import::FORMATS;
 use cairn_format::recording::PcKind;
 use cairn_store::block::{Frame, Line, Module, Process, Sample, Shape, ShapeFrame, Stack};
@@ -90,20 +90,16 @@ pub(crate) fn block_of_file(path: &Path, content: Id, labels: &Labels) -> Result
     options.formats = Some(&FORMATS);
     options.symbols = Some(SymbolizerOptions::default());
     let source = HeapSource::open(path, &options).map_err(FleetError::source)?;
-    let mut names = SourceNamesOf { symbols: source.symbols() };
+    let symbols = source.symbols();
     let detail = if source.times() == Times::All { ReadDetail::Whole } else { ReadDetail::Stacks };
     let read = source.read(Scope::default(), detail).map_err(FleetError::source)?;
-    Ok(block_of(&source, &read, &mut names, path, content, labels))
-}
-
-struct SourceNamesOf {
-    symbols: cairn_analysis::source::SourceNames,
+    Ok(block_of(&source, &read, &symbols, path, content, labels))
 }
 
 fn block_of(
     source: &HeapSource,
     read: &HeapRead,
-    names: &mut SourceNamesOf,
+    symbols: &SourceNames,
     path: &Path,
     content: Id,
     labels: &Labels,
@@ -112,8 +108,8 @@ fn block_of(
     let profile = &read.profile;
     let used: Vec<u32> =
         (0_u32..).zip(&profile.stacks).filter(|(_, sums)| !sums.is_empty()).map(|(stack, _)| stack).collect();
-    let mut places = Places::of(stacks, &used, &names.symbols);
-    let mut questions = Questions::new(profile, source.names(&names.symbols, Folding::default()));
+    let mut places = Places::of(stacks, &used, symbols);
+    let mut questions = Questions::new(profile, source.names(symbols, Folding::default()));
     let compared: HashMap<u32, Vec<ShapeFrame>> = shapes(&mut questions, |sums| !sums.is_empty())
         .into_iter()
         .map(|(stack, frames)| (stack, frames.into_iter().map(shape_frame).collect()))
@@ -132,18 +128,13 @@ fn block_of(
     let lost = (!profile.lost_stack.is_empty()).then_some((None, profile.lost_stack));
     for (stack, sums) in rows.chain(lost) {
         let frames = stack.map(|stack| places.frames_of(stacks, stack)).unwrap_or_default();
-        let id = Id::of_stack(frames.iter().map(|(module, offset)| (module.as_slice(), *offset)));
         let shape = stack.and_then(|stack| compared.get(&stack)).filter(|frames| !frames.is_empty());
         let shape = shape.map(|frames| {
-            let id = Id::of_shape(
-                frames
-                    .iter()
-                    .map(|frame| (frame.function.as_deref(), frame.module.as_str(), frame.file.as_deref())),
-            );
-            shape_rows.entry(id).or_insert_with(|| Shape { id, frames: frames.clone() });
-            id
+            let shape = Shape::new(frames.clone());
+            shape_rows.entry(shape.id).or_insert(shape).id
         });
-        stack_rows.entry(id).or_insert_with(|| Stack { id, frames, shape });
+        let stack_row = Stack::new(frames, shape);
+        let id = stack_rows.entry(stack_row.id).or_insert(stack_row).id;
         let errors = stack.and_then(|stack| profile.stack_errors.get(stack as usize));
         let variance = errors.map(|errors| (errors.live_bytes * errors.live_bytes).min(9e18) as i64);
         // Stacks that differ in what a store does not hold are one.
@@ -278,8 +269,7 @@ impl Places {
         };
         let function = frame.function.as_deref().unwrap_or_default();
         let name = format!("{function}\0{file}\0{}", frame.line.unwrap_or(0));
-        let hash = Id::of_content([name.as_bytes()]);
-        let offset = hash.bytes().iter().take(7).fold(0, |sum, &byte| sum << 8 | i64::from(byte));
+        let offset = offset_of([name.as_bytes()]);
         self.insert(number, &path, &[], offset, std::slice::from_ref(frame));
     }
 
@@ -294,10 +284,8 @@ impl Places {
                 self.insert(number, &module.path, &module.build_id, offset, frames);
             }
             None if !frames.is_empty() => {
-                let text = |frame: &SourceFrame| frame.function.clone().unwrap_or_default().to_string();
-                let name: Vec<String> = frames.iter().map(text).collect();
-                let hash = Id::of_content(name.iter().map(|name| name.as_bytes()));
-                let offset = hash.bytes().iter().take(7).fold(0, |sum, &byte| sum << 8 | i64::from(byte));
+                let names = frames.iter().map(|frame| frame.function.as_deref().unwrap_or_default());
+                let offset = offset_of(names.map(str::as_bytes));
                 self.insert(number, GENERATED, &[], offset, frames);
             }
             // Where the stack ends for this reason.
@@ -336,6 +324,11 @@ impl Places {
             .map(|((module, offset), lines)| Frame { module, offset, lines })
             .collect()
     }
+}
+
+/// The offset of code that has names and no place: a number made of these.
+fn offset_of<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> i64 {
+    Id::of_content(names).bytes().iter().take(7).fold(0, |sum, &byte| sum << 8 | i64::from(byte))
 }
 
 /// A line of code, unless nothing is known of it.

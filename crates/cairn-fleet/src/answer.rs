@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray as _, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use cairn_analysis::units::bytes;
+use cairn_format::Hexadecimal;
 use clap::ValueEnum;
 
 use crate::error::FleetError;
@@ -94,7 +96,7 @@ fn plain(batch: &RecordBatch, most_frames: usize) -> Result<RecordBatch, FleetEr
 
 fn hexadecimal(column: &ArrayRef) -> Result<StringArray, FleetError> {
     let bytes = arrow::compute::cast(column, &DataType::Binary)?;
-    let text = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let text = |bytes: &[u8]| Hexadecimal(bytes).to_string();
     Ok(bytes.as_binary::<i32>().iter().map(|bytes| bytes.map(text)).collect())
 }
 
@@ -181,16 +183,10 @@ fn cell(column: &ArrayRef, name: &str, row: usize) -> String {
     if name == "shape_id" { text.chars().take(SHOWN_DIGITS).collect() } else { text }
 }
 
-/// Bytes with a unit, as `1.5 MiB`.
-pub(crate) fn in_bytes(value: i64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut scaled = value as f64;
-    let mut unit = 0;
-    while scaled.abs() >= 1024.0 && unit + 1 < UNITS.len() {
-        scaled /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{value} B") } else { format!("{scaled:.1} {}", UNITS[unit]) }
+/// Bytes that may be fewer than before, as `-1.5 MiB`.
+fn in_bytes(value: i64) -> String {
+    let sign = if value < 0 { "-" } else { "" };
+    format!("{sign}{}", bytes(value.unsigned_abs()))
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use cairn_analysis::attribution::Folding;
 use cairn_analysis::heap::{Cost, Direction, FlameOptions, Questions, Scope, TreeLimits};
 use cairn_analysis::source::{HeapSource, ReadDetail, SourceOptions, parse_time};
+use cairn_analysis::units::{bytes, counted};
 use cairn_files::{Existing, NewFile};
 use cairn_store::{Appended, Id, Store, day_of, now_ms};
 use clap::{Args, Parser, Subcommand};
 
 use crate::add::{Labels, block_of_file, content_of};
-use crate::answer::{self, Form, in_bytes};
+use crate::answer::{self, Form};
 use crate::error::FleetError;
 use crate::generate::Generate;
 use crate::questions::{self, Measure, Rows, Selection};
@@ -88,9 +89,9 @@ struct Add {
     labels: Vec<String>,
 }
 
-/// Which samples are asked, and how the answer is written.
+/// Which samples are asked.
 #[derive(Args)]
-struct Asked {
+struct Chosen {
     /// The directory of the store
     store: String,
 
@@ -101,6 +102,13 @@ struct Asked {
     /// Only slices that ended within this time: 7d, 12h, 30m
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     since: Option<i64>,
+}
+
+/// Which samples are asked, and how the answer is written.
+#[derive(Args)]
+struct Asked {
+    #[command(flatten)]
+    chosen: Chosen,
 
     /// Rows of the answer
     #[arg(long, value_name = "N", default_value_t = 20)]
@@ -172,16 +180,8 @@ struct Introduced {
 /// Draw a selection as a flame graph
 #[derive(Args)]
 struct Flame {
-    /// The directory of the store
-    store: String,
-
-    /// Only samples for which this holds: SQL on service, version, host, day and labels
-    #[arg(long = "where", value_name = "CONDITION")]
-    condition: Option<String>,
-
-    /// Only slices that ended within this time: 7d, 12h, 30m
-    #[arg(long, value_name = "TIME", value_parser = parse_age)]
-    since: Option<i64>,
+    #[command(flatten)]
+    chosen: Chosen,
 
     /// The measure of widths
     #[arg(long, value_name = "MEASURE", default_value = "live")]
@@ -262,16 +262,16 @@ impl Fleet {
             }
             Action::Growth(growth) => {
                 let Growth { asked, from, to } = growth;
-                let session = asked.session().await?;
+                let session = session_of(&asked.chosen.store).await?;
                 check_versions(&session, [&from, &to]).await?;
-                let query = questions::growth(&asked.selection(), &from, &to, asked.limit);
+                let query = questions::growth(&asked.chosen.selection(), &from, &to, asked.limit);
                 asked.form.write(&session.run(&query).await?)?;
                 Ok(0)
             }
             Action::Introduced(introduced) => introduced.run().await,
             Action::Flame(flame) => flame.run().await,
             Action::Sql(sql) => {
-                let session = Session::open(&Store::open(&sql.store).await?).await?;
+                let session = session_of(&sql.store).await?;
                 sql.form.write(&session.run(&sql.query).await?)?;
                 Ok(0)
             }
@@ -314,18 +314,21 @@ impl Add {
     }
 }
 
-impl Asked {
+/// Opens a store for questions.
+async fn session_of(store: &str) -> Result<Session, FleetError> {
+    Session::open(&Store::open(store).await?).await
+}
+
+impl Chosen {
     fn selection(&self) -> Selection {
         Selection { condition: self.condition.clone(), since_ms: self.since.map(|age| now_ms() - age) }
     }
+}
 
-    async fn session(&self) -> Result<Session, FleetError> {
-        Session::open(&Store::open(&self.store).await?).await
-    }
-
+impl Asked {
     async fn answer(self, question: impl FnOnce(&Selection, usize) -> String) -> Result<u8, FleetError> {
-        let session = self.session().await?;
-        let batches = session.run(&question(&self.selection(), self.limit)).await?;
+        let session = session_of(&self.chosen.store).await?;
+        let batches = session.run(&question(&self.chosen.selection(), self.limit)).await?;
         self.form.write(&batches)?;
         Ok(0)
     }
@@ -358,9 +361,9 @@ impl Written {
 
 impl Introduced {
     async fn run(self) -> Result<u8, FleetError> {
-        let session = Session::open(&Store::open(&self.asked.store).await?).await?;
+        let session = session_of(&self.asked.chosen.store).await?;
         let shape = self.shape_in(&session).await?;
-        let batches = session.run(&questions::introduced(&self.asked.selection(), shape)).await?;
+        let batches = session.run(&questions::introduced(&self.asked.chosen.selection(), shape)).await?;
         self.asked.form.write(&questions::with_verdict(&batches)?)?;
         Ok(0)
     }
@@ -385,12 +388,11 @@ impl Flame {
         let failed = |error: io::Error| FleetError::file(&self.output, error);
         // An output that cannot be written is refused before minutes of reading.
         let mut file = NewFile::create(&self.output).map_err(failed)?;
-        let session = Session::open(&Store::open(&self.store).await?).await?;
-        let selection =
-            Selection { condition: self.condition.clone(), since_ms: self.since.map(|age| now_ms() - age) };
-        let title = self.condition.clone().unwrap_or_else(|| self.store.clone());
-        let heap = SelectedHeap::read(&session, &selection, title).await?;
-        let svg = picture(&self.store, heap, self.by)?;
+        let Chosen { store, condition, .. } = &self.chosen;
+        let session = session_of(store).await?;
+        let title = condition.clone().unwrap_or_else(|| store.clone());
+        let heap = SelectedHeap::read(&session, &self.chosen.selection(), title).await?;
+        let svg = picture(store, heap, self.by)?;
         file.file_mut().write_all(svg.as_bytes()).map_err(failed)?;
         let existing = if self.force { Existing::Replace } else { Existing::Refuse };
         file.commit(existing).map_err(failed)?;
@@ -433,14 +435,9 @@ fn picture(store: &str, heap: SelectedHeap, measure: Measure) -> Result<String, 
     };
     let limits = TreeLimits { least_share: 0.0005, most_levels: 2000, most_nodes: MOST_FRAMES };
     let tree = questions.tree(Direction::FromMain, cost, limits);
-    let whole = i64::try_from(tree.nodes[0].amount.value).unwrap_or(i64::MAX);
-    let options = FlameOptions { title: source.title(), subtitle: format!("{} {what}", in_bytes(whole)) };
+    let whole = bytes(tree.nodes[0].amount.value);
+    let options = FlameOptions { title: source.title(), subtitle: format!("{whole} {what}") };
     Ok(questions.flame_svg(&tree, &options))
-}
-
-/// `1 file`, `2 files`.
-fn counted(number: u64, word: &str) -> String {
-    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
 }
 
 async fn compact(place: &str) -> Result<u8, FleetError> {
@@ -448,9 +445,9 @@ async fn compact(place: &str) -> Result<u8, FleetError> {
     complain(&format_args!(
         "{} of {} merged into {} of {}: {}",
         counted(merged.files_before as u64, "file"),
-        in_bytes(merged.bytes_before.cast_signed()),
+        bytes(merged.bytes_before),
         merged.files_after,
-        in_bytes(merged.bytes_after.cast_signed()),
+        bytes(merged.bytes_after),
         counted(merged.rows, "row")
     ));
     Ok(0)
@@ -464,13 +461,13 @@ async fn check(place: &str) -> Result<u8, FleetError> {
             table.table.name(),
             counted(table.rows, "row"),
             counted(table.files as u64, "file"),
-            in_bytes(table.bytes.cast_signed())
+            bytes(table.bytes)
         );
         if table.unnamed_files > 0 {
             line += &format!(
                 "; {} more, {}, in no commit: `expire` deletes old ones",
                 counted(table.unnamed_files as u64, "file"),
-                in_bytes(table.unnamed_bytes.cast_signed())
+                bytes(table.unnamed_bytes)
             );
         }
         writeln!(io::stdout(), "{line}").map_err(|error| FleetError::new(error.to_string()))?;
@@ -492,7 +489,7 @@ impl Expire {
             "{} before {day} removed; {} of {} deleted",
             counted(expired.rows, "row"),
             counted(swept.files as u64, "file"),
-            in_bytes(swept.bytes.cast_signed())
+            bytes(swept.bytes)
         ));
         Ok(0)
     }

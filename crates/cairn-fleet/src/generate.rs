@@ -172,24 +172,21 @@ impl Service {
                     file: Some(format!("part_{}.rs", frame % 40)),
                 })
                 .collect();
-            let shape = Id::of_shape(
-                frames
-                    .iter()
-                    .map(|frame| (frame.function.as_deref(), frame.module.as_str(), frame.file.as_deref())),
-            );
-            made.shapes.push(Shape { id: shape, frames });
+            let shape = Shape::new(frames);
+            let id_of_shape = shape.id;
+            made.shapes.push(shape);
             for (version, build_id) in build_ids.iter().enumerate() {
                 let frames: Vec<(Vec<u8>, i64)> =
                     path.iter().map(|&frame| (build_id.clone(), Self::offset(version, frame))).collect();
-                let id = Id::of_stack(frames.iter().map(|(module, offset)| (module.as_slice(), *offset)));
-                made.rows.push(Stack { id, frames, shape: Some(shape) });
-                made.stacks[version].push((id, stack));
+                let row = Stack::new(frames, Some(id_of_shape));
+                made.stacks[version].push((row.id, stack));
+                made.rows.push(row);
             }
             if stack == made.leaking {
-                made.truth.leak = shape;
+                made.truth.leak = id_of_shape;
             }
             if stack == made.growing {
-                made.truth.grown = shape;
+                made.truth.grown = id_of_shape;
             }
         }
         made.stacks.iter_mut().for_each(|stacks| stacks.sort_unstable());

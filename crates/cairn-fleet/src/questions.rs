@@ -83,9 +83,8 @@ pub(crate) fn top(selection: &Selection, measure: Measure, limit: usize) -> Stri
     let chosen = selection.text();
     let (bytes, blocks) = measure.columns();
     let at = match measure {
-        Measure::Live => "c.t_end = b.last",
         // A peak is the process's; each of its slices repeats it.
-        Measure::Peak => "c.t_end = b.last",
+        Measure::Live | Measure::Peak => "c.t_end = b.last",
         Measure::Allocated => "true",
     };
     let rows = by_shape("sum(bytes) as bytes, sum(blocks) as blocks");

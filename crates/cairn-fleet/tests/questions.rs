@@ -41,6 +41,13 @@ fn field<'a>(row: &'a Value, name: &str) -> &'a str {
     row[name].as_str().unwrap_or_else(|| panic!("{name} of {row}"))
 }
 
+/// Service and shape of each row, in their order.
+fn shapes(rows: &[Value]) -> Vec<(&str, &str)> {
+    let mut shapes: Vec<_> = rows.iter().map(|row| (field(row, "service"), field(row, "shape_id"))).collect();
+    shapes.sort_unstable();
+    shapes
+}
+
 #[test]
 fn planted_leaks_and_growth_are_found() {
     let directory = tempfile::tempdir().unwrap();
@@ -49,20 +56,14 @@ fn planted_leaks_and_growth_are_found() {
     assert_eq!(planted.len(), 4);
     let ask = || {
         let leaks = rows(directory, &["leaks", "store", "--limit", "4"]);
-        let mut found: Vec<(&str, &str)> =
-            leaks.iter().map(|row| (field(row, "service"), field(row, "shape_id"))).collect();
-        found.sort_unstable();
         let expected: Vec<(&str, &str)> =
             planted.iter().map(|(service, leak, _)| (service.as_str(), leak.as_str())).collect();
-        assert_eq!(found, expected);
+        assert_eq!(shapes(&leaks), expected);
 
         let growth = rows(directory, &["growth", "store", "--from", "1.4", "--to", "1.5", "--limit", "4"]);
-        let mut found: Vec<(&str, &str)> =
-            growth.iter().map(|row| (field(row, "service"), field(row, "shape_id"))).collect();
-        found.sort_unstable();
         let expected: Vec<(&str, &str)> =
             planted.iter().map(|(service, _, grown)| (service.as_str(), grown.as_str())).collect();
-        assert_eq!(found, expected);
+        assert_eq!(shapes(&growth), expected);
 
         for (service, leak, grown) in &planted {
             let verdicts = |shape: &str| -> Vec<(String, String)> {

@@ -121,6 +121,21 @@ pub struct Stack {
     pub shape: Option<Id>,
 }
 
+impl Stack {
+    /// A stack of these frames, the innermost first.
+    #[must_use]
+    pub fn new(frames: Vec<(Vec<u8>, i64)>, shape: Option<Id>) -> Self {
+        let mut stack = Self { id: Id::default(), frames, shape };
+        stack.id = stack.id_of_frames();
+        stack
+    }
+
+    /// The identifier that follows from its frames.
+    pub(crate) fn id_of_frames(&self) -> Id {
+        Id::of_stack(self.frames.iter().map(|(module, offset)| (module.as_slice(), *offset)))
+    }
+}
+
 /// The part of a stack that is the same in another build.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
@@ -128,6 +143,17 @@ pub struct Shape {
     pub id: Id,
     /// Its frames, the innermost first.
     pub frames: Vec<ShapeFrame>,
+}
+
+impl Shape {
+    /// A shape of these frames, the innermost first.
+    #[must_use]
+    pub fn new(frames: Vec<ShapeFrame>) -> Self {
+        let compared = frames
+            .iter()
+            .map(|frame| (frame.function.as_deref(), frame.module.as_str(), frame.file.as_deref()));
+        Self { id: Id::of_shape(compared), frames }
+    }
 }
 
 /// The properties of a frame that two builds compare.

@@ -8,7 +8,7 @@ use deltalake_core::kernel::engine::arrow_conversion::TryIntoKernel;
 use deltalake_core::kernel::transaction::{
     CommitBuilder, CommitConflictError, CommitProperties, TransactionError,
 };
-use deltalake_core::kernel::{Action, Add, DataType, Remove, StructField, StructType, Transaction};
+use deltalake_core::kernel::{Action, Add, DataType, Remove, StructField, Transaction};
 use deltalake_core::logstore::object_store::{ObjectStore, ObjectStoreExt as _, path::Path};
 use deltalake_core::operations::create::CreateBuilder;
 use deltalake_core::protocol::{DeltaOperation, SaveMode};
@@ -84,8 +84,6 @@ impl Log {
         for partition in table.partitions() {
             columns.push(StructField::new(*partition, DataType::STRING, false));
         }
-        // Checks that the columns are those of a table.
-        StructType::try_new(columns.clone()).map_err(|error| StoreError::damaged(table.name(), error))?;
         let log_store =
             DeltaTableBuilder::from_url(url).and_then(|builder| builder.build_storage()).map_err(&error)?;
         let properties = [

@@ -235,11 +235,7 @@ async fn merge(log: &mut Log, files: &[DataFile]) -> Result<Compacted, StoreErro
     for file in files {
         inputs.push((file.path.clone(), rows_of(&log.objects(), file, |_| ProjectionMask::all()).await?));
     }
-    let written = write_merged(log, files, inputs).await;
-    let added = match &written {
-        Ok(added) => added,
-        Err(_) => return written.map(|_| Compacted::default()),
-    };
+    let added = write_merged(log, files, inputs).await?;
     let before = expired(files);
     let sums = Compacted {
         files_before: before.files,
@@ -251,7 +247,7 @@ async fn merge(log: &mut Log, files: &[DataFile]) -> Result<Compacted, StoreErro
     match log.replace(files, added.clone(), TARGET_BYTES).await {
         Ok(Committed::Done) => Ok(sums),
         Ok(Committed::Raced) | Err(StoreError::Raced { .. }) => {
-            discard(log, added).await;
+            discard(log, &added).await;
             Err(StoreError::Raced { table: log.table.name() })
         }
         Err(error) => Err(error),

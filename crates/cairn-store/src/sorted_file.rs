@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::compute::{SortColumn, lexsort_to_indices, take_record_batch};
+use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow::compute::take_record_batch;
 use arrow::error::ArrowError;
 use arrow::row::{RowConverter, Rows, SortField};
 use parquet::arrow::ArrowWriter;
@@ -27,11 +27,9 @@ pub(crate) fn sorted(table: Table, batch: &RecordBatch) -> Result<RecordBatch, A
     if keys.iter().is_sorted() {
         return Ok(batch.clone());
     }
-    let columns: Vec<SortColumn> = columns_of(batch, table.order())?
-        .into_iter()
-        .map(|values| SortColumn { values, options: None })
-        .collect();
-    take_record_batch(batch, &lexsort_to_indices(&columns, None)?)
+    let mut rows: Vec<u32> = (0..).take(batch.num_rows()).collect();
+    rows.sort_by(|&a, &b| keys.row(a as usize).cmp(&keys.row(b as usize)));
+    take_record_batch(batch, &UInt32Array::from(rows))
 }
 
 fn columns_of(batch: &RecordBatch, names: &[&str]) -> Result<Vec<ArrayRef>, ArrowError> {

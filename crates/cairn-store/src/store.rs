@@ -156,12 +156,6 @@ impl Store {
         Ok(Self { root, objects: Arc::new(objects), known: Known::default() })
     }
 
-    /// Its address, which ends with a slash.
-    #[must_use]
-    pub const fn root(&self) -> &Url {
-        &self.root
-    }
-
     pub(crate) async fn log(&self, table: Table) -> Result<Log, StoreError> {
         Log::open(&self.root, table).await
     }
@@ -184,24 +178,11 @@ impl Store {
     ///
     /// When a block contradicts itself, or the store cannot be written.
     pub async fn append(&mut self, blocks: &[Block]) -> Result<Vec<Appended>, StoreError> {
-        blocks.iter().try_for_each(check)?;
-        let mut log = self.log(Table::Sample).await?;
-        loop {
-            let (results, wanted) = decide(&log, blocks).await?;
-            if wanted.is_empty() {
-                return Ok(results);
-            }
-            // These point to nothing, and may be there twice.
-            let processes: Vec<Process> = wanted.iter().map(|block| block.process.clone()).collect();
-            self.append_tables(&wanted, &processes).await?;
-            let files = put_samples(&log, &wanted).await?;
-            let numbers = last_numbers(&wanted);
-            match log.append(files, &numbers).await? {
-                Committed::Done => return Ok(results),
-                // Some of them are in by now, and the objects just written are in no commit.
-                Committed::Raced => log.refresh().await?,
-            }
-        }
+        self.append_content(blocks, |wanted| {
+            let processes = wanted.iter().map(|block| block.process.clone()).collect();
+            Ok((processes, days_of(wanted)?))
+        })
+        .await
     }
 
     /// Stores samples that are rows already, once, as [`append`](Self::append) does.
@@ -218,20 +199,36 @@ impl Store {
         processes: &[Process],
         samples: &[DayOfService],
     ) -> Result<Appended, StoreError> {
-        check(block)?;
+        let content = |_: &[&Block]| Ok((processes.to_vec(), samples.to_vec()));
+        let results = self.append_content(std::slice::from_ref(block), content).await?;
+        Ok(results.first().copied().unwrap_or(Appended::Duplicate))
+    }
+
+    /// Stores those of the blocks that are not there yet.
+    ///
+    /// `content` makes processes and samples of them.
+    async fn append_content(
+        &mut self,
+        blocks: &[Block],
+        content: impl Fn(&[&Block]) -> Result<(Vec<Process>, Vec<DayOfService>), StoreError>,
+    ) -> Result<Vec<Appended>, StoreError> {
+        blocks.iter().try_for_each(check)?;
         let mut log = self.log(Table::Sample).await?;
         loop {
-            let (results, wanted) = decide(&log, std::slice::from_ref(block)).await?;
+            let (results, wanted) = decide(&log, blocks).await?;
             if wanted.is_empty() {
-                return Ok(results.first().copied().unwrap_or(Appended::Duplicate));
+                return Ok(results);
             }
-            self.append_tables(&wanted, processes).await?;
+            let (processes, samples) = content(&wanted)?;
+            // These point to nothing, and may be there twice.
+            self.append_tables(&wanted, &processes).await?;
             let mut files = Vec::new();
-            for DayOfService { day, service, rows } in samples {
+            for DayOfService { day, service, rows } in &samples {
                 files.push(put_sorted(&log, Some((day, service)), rows).await?);
             }
             match log.append(files, &last_numbers(&wanted)).await? {
-                Committed::Done => return Ok(Appended::Stored),
+                Committed::Done => return Ok(results),
+                // Some of them are in by now, and the objects just written are in no commit.
                 Committed::Raced => log.refresh().await?,
             }
         }
@@ -396,9 +393,7 @@ fn check(block: &Block) -> Result<(), StoreError> {
     if block.samples.iter().any(|sample| sample.counters().iter().any(|&count| count < 0)) {
         return refused("a count is below 0".to_owned());
     }
-    match block.stacks.iter().find(|stack| {
-        Id::of_stack(stack.frames.iter().map(|(module, offset)| (module.as_slice(), *offset))) != stack.id
-    }) {
+    match block.stacks.iter().find(|stack| stack.id_of_frames() != stack.id) {
         Some(stack) => refused(format!("stack {} has other frames", stack.id)),
         None => Ok(()),
     }
@@ -436,8 +431,8 @@ fn last_numbers(blocks: &[&Block]) -> Vec<(String, i64)> {
     last.into_iter().map(|(sender, number)| (sender.to_owned(), number)).collect()
 }
 
-/// Writes the samples of blocks: an object for each day and service.
-async fn put_samples(log: &Log, blocks: &[&Block]) -> Result<Vec<Add>, StoreError> {
+/// The samples of blocks by day and service.
+fn days_of(blocks: &[&Block]) -> Result<Vec<DayOfService>, StoreError> {
     let mut parts: BTreeMap<(String, String), Vec<RecordBatch>> = BTreeMap::new();
     for block in blocks.iter().filter(|block| !block.samples.is_empty()) {
         let batch = rows::samples(block)?;
@@ -445,13 +440,12 @@ async fn put_samples(log: &Log, blocks: &[&Block]) -> Result<Vec<Add>, StoreErro
             parts.entry((day, block.process.service.clone())).or_default().push(batch);
         }
     }
-    let mut files = Vec::new();
-    for ((day, service), batches) in parts {
-        let batch = concat_batches(&Table::Sample.schema(), &batches)
-            .map_err(|error| StoreError::damaged(Table::Sample.name(), error))?;
-        files.push(put_sorted(log, Some((&day, &service)), &batch).await?);
-    }
-    Ok(files)
+    let together = |((day, service), batches): ((String, String), Vec<RecordBatch>)| {
+        concat_batches(&Table::Sample.schema(), &batches)
+            .map(|rows| DayOfService { day, service, rows })
+            .map_err(|error| StoreError::damaged(Table::Sample.name(), error))
+    };
+    parts.into_iter().map(together).collect()
 }
 
 /// Divides rows by their day. Most blocks have one.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use cairn_analysis::heap::{LineId, Names};
+pub(crate) use cairn_analysis::units::{bytes, count, counted};
 use cairn_symbols::shorten::{fit, shorten, shorten_without_parameters};
 use unicode_width::UnicodeWidthStr;
 
@@ -26,22 +27,6 @@ pub(crate) fn name_and_place(names: &Names<'_>, line: LineId) -> (String, String
     (printable(&function.name).into_owned(), printable(&place).into_owned())
 }
 
-/// Bytes in the unit that leaves one to four digits in front of the point: `4.1 MiB`.
-pub(crate) fn bytes(value: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if value < 1024 {
-        return format!("{value} B");
-    }
-    let mut scaled = value as f64 / 1024.0;
-    let mut unit = 0;
-    // 1023.96 KiB would be written as 1024.0 KiB.
-    while scaled >= 1023.95 && unit + 1 < UNITS.len() {
-        scaled /= 1024.0;
-        unit += 1;
-    }
-    format!("{scaled:.1} {}", UNITS[unit])
-}
-
 /// A difference of bytes, with its sign.
 pub(crate) fn signed_bytes(value: i128) -> String {
     let size = bytes(u64::try_from(value.unsigned_abs()).unwrap_or(u64::MAX));
@@ -59,25 +44,6 @@ fn sign(value: i128) -> &'static str {
         1.. => "+",
         _ => "-",
     }
-}
-
-/// A number with its thousands apart: `65,826`.
-pub(crate) fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Formats a number and its noun: `1 block`, `2 blocks`.
-pub(crate) fn counted(value: u64, word: &str) -> String {
-    let plural = if value == 1 { "" } else { "s" };
-    format!("{} {word}{plural}", count(value))
 }
 
 /// A time in the unit that reads best: `1.204 s`.

@@ -32,22 +32,18 @@ pub(crate) fn block(sender: &str, number: i64, rows: usize, end_ms: i64) -> Bloc
             module: "app".to_owned(),
             file: Some("app.c".to_owned()),
         }];
-        let shape = Id::of_shape(
-            shape_frames
-                .iter()
-                .map(|frame| (frame.function.as_deref(), frame.module.as_str(), frame.file.as_deref())),
-        );
-        let id = Id::of_stack([(build_id.as_slice(), offset)]);
+        let shape = Shape::new(shape_frames);
+        let stack = Stack::new(vec![(build_id.clone(), offset)], Some(shape.id));
         samples.push(Sample {
             end_ms,
             slice_ms: 1000,
-            stack: id,
+            stack: stack.id,
             live_bytes: 1,
             live_blocks: number,
             ..Sample::default()
         });
-        stacks.push(Stack { id, frames: vec![(build_id.clone(), offset)], shape: Some(shape) });
-        shapes.push(Shape { id: shape, frames: shape_frames });
+        stacks.push(stack);
+        shapes.push(shape);
         let line = Line {
             function: Some(function),
             file: Some("app.c".to_owned()),
