@@ -25,9 +25,10 @@ const HEAD: &str = "\
 # `cargo xtask api` writes this file; CI fails when it differs from the sources.
 ";
 
-/// Libraries whose Rust items nobody uses: C or the loader calls them, or they are never shipped.
-/// That of the store is for the fleet's program alone.
-const WITHOUT_RUST_API: &[&str] = &["cairn-c", "cairn-cli", "cairn-preload", "cairn-store", "cairn-truth"];
+/// Crates whose Rust items nobody uses: C or the loader calls them, or they are never shipped.
+/// The fleet is a program, and its store is for that program alone.
+const WITHOUT_RUST_API: &[&str] =
+    &["cairn-c", "cairn-cli", "cairn-fleet", "cairn-preload", "cairn-store", "cairn-truth"];
 
 /// Writes the lists; with `--check` compares them only. Names of crates limit it to these.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
