@@ -4,7 +4,7 @@ mod support;
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 use cairn_unwind::aarch64::Aarch64;
-use cairn_unwind::cfi::{Bases, Flavor, FrameTable, Section};
+use cairn_unwind::cfi::{Bases, CachingTable, Flavor, FrameTable, Section};
 use cairn_unwind::x86_64::X86_64;
 use cairn_unwind::xnu::{KernelWalk, Quirks, UserWalk, Validity};
 use cairn_unwind::{
@@ -134,8 +134,10 @@ proptest! {
         cut in any::<proptest::sample::Index>(),
     ) {
         let mut section = SectionBuilder::new(Format::Eh, FRAMES);
-        let cie = section.cie(&CieSpec::x86_64());
+        // More than a caching table remembers.
+        let cies = [(); 3].map(|()| section.cie(&CieSpec::x86_64()));
         for function in 0..8 {
+            let cie = cies[function as usize % cies.len()];
             let program = Bytes::default().advance(1).def_cfa_offset(16).offset(6, 2).remember_state().advance(3)
                 .def_cfa_offset(8).restore_state().advance(1).def_cfa_register(6);
             section.fde(cie, CODE + function * 0x20, 0x20, &program);
@@ -148,8 +150,10 @@ proptest! {
         let cut = cut.index(section.bytes.len() + 1);
         let header = Section::new(&header, at(FRAMES - 0x400));
         let table = FrameTable::with_header(header, Section::new(&section.bytes[..cut], at(FRAMES))).unwrap();
+        let mut caching = CachingTable::new(table);
         for address in (CODE - 1..CODE + 0x101).step_by(3) {
             readers_agree::<X86_64>(&table, at(address));
+            prop_assert_eq!(caching.rule::<X86_64>(at(address)), table.rule::<X86_64>(at(address)));
         }
     }
 

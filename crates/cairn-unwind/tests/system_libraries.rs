@@ -11,7 +11,8 @@ use std::path::PathBuf;
 
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::cfi::{
-    Bases, CfaRule, Flavor, FrameTable, IndexEntry, RegisterRule, Row, RuleAt, Section, find_frames,
+    Bases, CachingTable, CfaRule, Flavor, FrameTable, IndexEntry, RegisterRule, Row, RuleAt, Section,
+    find_frames,
 };
 use cairn_unwind::x86_64::{self, X86_64, X86_64Rule as Rule, X86_64RuleKind as RuleKind};
 use cairn_unwind::{FnMemory, Registers, RuleFailure, StopReason};
@@ -190,6 +191,7 @@ fn compare(file: &[u8], name: &str, unrepresentable: &mut BTreeMap<String, u64>)
     };
     let (header, frames) = (section(".eh_frame_hdr")?, section(".eh_frame")?);
     let table = FrameTable::with_header(header, frames).unwrap();
+    let mut caching = CachingTable::new(table);
 
     let their_section = EhFrame::new(frames.bytes, LittleEndian);
     let bases = BaseAddresses::default()
@@ -212,6 +214,7 @@ fn compare(file: &[u8], name: &str, unrepresentable: &mut BTreeMap<String, u64>)
                 let pc = AbsoluteAddress::new(pc);
                 let row = table.row::<X86_64>(pc).unwrap_or_else(|error| panic!("{name}: {pc}: {error}"));
                 let RuleAt { rule, range } = table.rule::<X86_64>(pc).unwrap();
+                assert_eq!(caching.rule::<X86_64>(pc), Ok(RuleAt { rule, range }), "{name}: {pc}");
                 assert!(
                     gimli_rule_matches(&row, theirs, &their_section),
                     "{name}: {pc}: {row:?} is not {theirs:?}"

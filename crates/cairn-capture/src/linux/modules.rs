@@ -9,7 +9,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_format::{AbsoluteAddress, WordSize};
-use cairn_unwind::cfi::{Bases, CfiErrorKind, FrameTable, Section};
+use cairn_unwind::cfi::{Bases, CachingTable, CfiError, CfiErrorKind, FrameTable, RuleAt, Section};
 use cairn_unwind::{AddressRange, Modules};
 
 use crate::linux::arch::{self, Native, Rule};
@@ -139,25 +139,24 @@ pub(crate) struct KnownModules {
 struct KnownModule {
     start: u64,
     end: u64,
-    header: u64,
-    segment: (u64, u64),
     identity: u32,
+    /// 1 where `table` is filled.
+    has_table: u32,
+    /// Bytes of the module, which is loaded while they are used.
+    ///
+    /// An unload changes the module state, and then the thread clears this cache before it uses it.
+    table: MaybeUninit<CachingTable<'static>>,
 }
 
 impl KnownModule {
-    #[inline(never)]
-    fn rule(&self, lookup: u64) -> Rule {
-        rule_in(self.frame_table().as_ref(), lookup)
-    }
+    const NONE: Self = Self { start: 0, end: 0, identity: 0, has_table: 0, table: MaybeUninit::uninit() };
 
     #[inline(never)]
-    fn frame_table(&self) -> Option<FrameTable<'_>> {
-        let (start, end) = self.segment;
-        let segment = AddressRange::new(AbsoluteAddress::new(start), AbsoluteAddress::new(end));
-        // SAFETY: `add` took the header and the segment around it from the loader. The module is
-        // still loaded: an unload changes the module state, and then the thread clears this cache
-        // before it uses it.
-        unsafe { frame_table(self.header, segment) }
+    fn rule(&mut self, lookup: u64) -> Rule {
+        let address = AbsoluteAddress::new(lookup);
+        // SAFETY: `add` has filled the table where it says so.
+        let table = (self.has_table != 0).then(|| unsafe { self.table.assume_init_mut() });
+        rule_from(table.map(|table| table.rule::<Native>(address)))
     }
 }
 
@@ -165,8 +164,7 @@ impl KnownModules {
     const PLACES: usize = 4;
 
     pub(crate) fn forget(&mut self) {
-        const NONE: KnownModule = KnownModule { start: 0, end: 0, header: 0, segment: (0, 0), identity: 0 };
-        *self = Self { modules: [NONE; Self::PLACES], next: 0 };
+        *self = Self { modules: [KnownModule::NONE; Self::PLACES], next: 0 };
     }
 
     /// The packed rule at a return address, from its module's tables, and the module's identity.
@@ -181,7 +179,7 @@ impl KnownModules {
             .iter()
             .position(is_in)
             .or_else(|| self.add(pc, state))
-            .and_then(|place| self.modules.get(place))
+            .and_then(|place| self.modules.get_mut(place))
         {
             Some(module) => (module.rule(lookup), module.identity),
             None => (rule_of(pc), identity_at(pc, PcKind::ReturnAddress, state)),
@@ -195,15 +193,18 @@ impl KnownModules {
         let object = LoadedModules::find(AbsoluteAddress::new(pc.wrapping_sub(1)))?;
         let header = object.eh_frame_header as u64;
         let segment = readable_segment(&object, header)?;
-        let module = KnownModule {
-            start: object.map_start as u64,
-            end: object.map_end as u64,
-            header,
-            segment: (segment.start.value(), segment.end.value()),
-            identity: identity_at(pc, PcKind::ReturnAddress, state),
-        };
+        // SAFETY: the loader found the header, `readable_segment` the segment around it; both stay
+        // as long as the table is used, see `KnownModule::table`.
+        let table = unsafe { frame_table(header, segment) };
         let place = self.next;
-        *self.modules.get_mut(place)? = module;
+        let module = self.modules.get_mut(place)?;
+        module.start = object.map_start as u64;
+        module.end = object.map_end as u64;
+        module.identity = identity_at(pc, PcKind::ReturnAddress, state);
+        module.has_table = u32::from(table.is_some());
+        if let Some(table) = table {
+            module.table.write(CachingTable::new(table));
+        }
         self.next = (place + 1) % Self::PLACES;
         Some(place)
     }
@@ -237,20 +238,20 @@ pub(crate) fn rule_of(pc: u64) -> Rule {
     // The call lies below the address it returns to, and may be the last instruction of its
     // function.
     let lookup = AbsoluteAddress::new(pc.wrapping_sub(1));
-    let rule = rule_in(LoadedModules.frame_table(lookup).as_ref(), lookup.value());
+    let rule = rule_from(LoadedModules.frame_table(lookup).map(|table| table.rule::<Native>(lookup)));
     if rule == Rule::NO_TABLES { arch::rule_without_tables(pc) } else { rule }
 }
 
+/// The rule that a table answered with; `None` is an address without a table.
 #[inline]
-fn rule_in(table: Option<&FrameTable<'_>>, lookup: u64) -> Rule {
-    let Some(table) = table else {
+fn rule_from(answer: Option<Result<RuleAt<Rule>, CfiError>>) -> Rule {
+    match answer {
         // Without `_dl_find_object` it is unknown whether a module covers the address.
-        return if find_object().is_some() { Rule::NO_TABLES } else { Rule::NEEDS_FULL_EVALUATION };
-    };
-    match table.rule::<Native>(AbsoluteAddress::new(lookup)) {
-        Ok(found) => found.rule,
-        Err(error) if error.kind == CfiErrorKind::NotCovered => Rule::NO_TABLES,
-        Err(_) => Rule::NEEDS_FULL_EVALUATION,
+        None if find_object().is_none() => Rule::NEEDS_FULL_EVALUATION,
+        None => Rule::NO_TABLES,
+        Some(Ok(found)) => found.rule,
+        Some(Err(error)) if error.kind == CfiErrorKind::NotCovered => Rule::NO_TABLES,
+        Some(Err(_)) => Rule::NEEDS_FULL_EVALUATION,
     }
 }
 

@@ -19,6 +19,15 @@ pub struct FrameEntry<'a> {
     pub(super) program: Cursor<'a>,
 }
 
+impl FrameEntry<'_> {
+    #[inline]
+    fn empty() -> Self {
+        let nowhere = AbsoluteAddress::new(0);
+        let range = AddressRange::new(nowhere, nowhere);
+        Self { offset: 0, range, cie_offset: 0, program: Cursor::EMPTY }
+    }
+}
+
 /// A CIE: the part that several FDEs share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cie<'a> {
@@ -214,12 +223,7 @@ pub(super) struct Found<'a> {
 impl<'a> Found<'a> {
     #[inline]
     pub(super) fn empty() -> Self {
-        let nowhere = AbsoluteAddress::new(0);
-        let range = AddressRange::new(nowhere, nowhere);
-        Self {
-            entry: FrameEntry { offset: 0, range, cie_offset: 0, program: Cursor::EMPTY },
-            cie: Cie::empty(),
-        }
+        Self { entry: FrameEntry::empty(), cie: Cie::empty() }
     }
 
     /// Fills this value with the FDE at `offset` and its CIE.
@@ -230,16 +234,80 @@ impl<'a> Found<'a> {
         flavor: Flavor,
         offset: usize,
     ) -> Result<(), CfiError> {
-        let section = context.section.bytes;
-        let mut cursor = Cursor::new(section, offset, section.len())?;
-        match start_entry(&mut cursor, flavor)? {
-            Some(EntryStart { body, cie_offset: Some(cie_offset) }) => {
-                self.cie.fill(context, flavor, cie_offset)?;
-                self.entry = parse_fde_body(context, &self.cie, cie_offset, offset, body)?;
-                Ok(())
-            }
-            _ => Err(CfiError { offset, kind: CfiErrorKind::NoCie }),
-        }
+        let (body, cie_offset) = start_fde(context, flavor, offset)?;
+        self.cie.fill(context, flavor, cie_offset)?;
+        self.entry = parse_fde_body(context, &self.cie, cie_offset, offset, body)?;
+        Ok(())
+    }
+}
+
+/// The CIEs that look-ups used last. Most modules have two: of functions with a personality routine
+/// and without.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CieCache<'a> {
+    places: [(usize, Cie<'a>); 2],
+    next: usize,
+}
+
+impl<'a> CieCache<'a> {
+    /// No entry is there.
+    const EMPTY_PLACE: usize = usize::MAX;
+
+    pub(super) fn empty() -> Self {
+        Self { places: [(Self::EMPTY_PLACE, Cie::empty()); 2], next: 0 }
+    }
+
+    /// The FDE at `offset`, and its CIE, which is read if it is not here.
+    #[inline]
+    pub(super) fn entry(
+        &mut self,
+        context: &PointerContext<'a>,
+        flavor: Flavor,
+        offset: usize,
+    ) -> Result<(FrameEntry<'a>, &Cie<'a>), CfiError> {
+        let (body, cie_offset) = start_fde(context, flavor, offset)?;
+        let known = self.places.iter().position(|(place, _)| *place == cie_offset);
+        let place = match known {
+            Some(place) => place,
+            None => self.add(context, flavor, cie_offset)?,
+        };
+        let Some((_, cie)) = self.places.get(place) else {
+            return Err(CfiError { offset, kind: CfiErrorKind::NoCie });
+        };
+        Ok((parse_fde_body(context, cie, cie_offset, offset, body)?, cie))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add(
+        &mut self,
+        context: &PointerContext<'a>,
+        flavor: Flavor,
+        offset: usize,
+    ) -> Result<usize, CfiError> {
+        let place = self.next % 2;
+        let (at, cie) = &mut self.places[place];
+        *at = Self::EMPTY_PLACE;
+        *cie = Cie::empty();
+        cie.fill(context, flavor, offset)?;
+        *at = offset;
+        self.next = 1 - place;
+        Ok(place)
+    }
+}
+
+/// The bytes of the FDE at `offset` behind its head, and the offset of its CIE.
+#[inline]
+fn start_fde<'a>(
+    context: &PointerContext<'a>,
+    flavor: Flavor,
+    offset: usize,
+) -> Result<(Cursor<'a>, usize), CfiError> {
+    let section = context.section.bytes;
+    let mut cursor = Cursor::new(section, offset, section.len())?;
+    match start_entry(&mut cursor, flavor)? {
+        Some(EntryStart { body, cie_offset: Some(cie_offset) }) => Ok((body, cie_offset)),
+        _ => Err(CfiError { offset, kind: CfiErrorKind::NoCie }),
     }
 }
 

@@ -51,7 +51,7 @@ pub use entry::{FrameEntries, FrameEntry};
 pub use row::{CfaRule, CoreRow, ExpressionRef, RegisterRule, Row};
 pub(crate) use row::{LinearCfa, RowHead, RowState, RowView};
 pub use search::find_frames;
-pub use table::{Bases, Flavor, FrameTable, IndexEntry, RuleAt, Section};
+pub use table::{Bases, CachingTable, Flavor, FrameTable, IndexEntry, RuleAt, Section};
 
 /// An error in a table entry, with its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 use cairn_format::{AbsoluteAddress, WordSize};
 
 use super::cursor::Cursor;
-use super::entry::{Cie, Found, FrameEntries, FrameEntry};
+use super::entry::{Cie, CieCache, Found, FrameEntries, FrameEntry};
 use super::interpreter::{self, Position};
 use super::pointer::{self, PointerContext};
 use super::row::{CoreRow, CoreState, Row, RowHead, RowState};
@@ -235,16 +235,16 @@ impl<'a> FrameTable<'a> {
     pub fn rule<M: Machine>(&self, address: AbsoluteAddress) -> Result<RuleAt<M::Rule>, CfiError> {
         let mut found = Found::empty();
         self.find_into(address, &mut found)?;
-        self.rule_in::<M>(&found, address)
+        self.rule_in::<M>(&found.entry, &found.cie, address)
     }
 
     #[inline(never)]
     fn rule_in<M: Machine>(
         &self,
-        found: &Found<'a>,
+        entry: &FrameEntry<'a>,
+        cie: &Cie<'a>,
         address: AbsoluteAddress,
     ) -> Result<RuleAt<M::Rule>, CfiError> {
-        let Found { entry, cie } = found;
         let mut state = CoreState::<M>::new(cie.return_address_register);
         let position = evaluate(cie, entry, address, &mut state)?;
         let mut row = CoreRow::new(&state, self.frames.bytes, cie.is_signal_frame, address);
@@ -269,7 +269,7 @@ impl<'a> FrameTable<'a> {
         address: AbsoluteAddress,
     ) -> Result<RuleAt<M::Rule>, CfiError> {
         let cie = Cie::parse(&self.context(), self.flavor, entry.cie_offset)?;
-        self.rule_in::<M>(&Found { entry: *entry, cie }, address)
+        self.rule_in::<M>(entry, &cie, address)
     }
 
     /// Calls `visit` with each row of an FDE and its range, for printing tables and for tests.
@@ -364,6 +364,52 @@ impl<'a> FrameTable<'a> {
         }
         let Some(index) = low.checked_sub(1) else { return Ok(None) };
         Ok(self.frames.offset_of(read(index)?.1))
+    }
+}
+
+/// A table whose look-ups remember the CIEs that they read.
+///
+/// For a caller that asks the table of one module again and again. The answers are those of
+/// [`FrameTable::rule`].
+///
+/// ```
+/// use cairn_format::{AbsoluteAddress, WordSize};
+/// use cairn_unwind::{cfi::{Bases, CachingTable, Flavor, FrameTable, Section}, x86_64::X86_64};
+///
+/// let frames = Section::new(&[], AbsoluteAddress::new(0x7f00_0001_4000));
+/// let table = FrameTable::linear(Flavor::EhFrame, frames, Bases::default(), WordSize::Bits64);
+/// let mut caching = CachingTable::new(table);
+/// for address in [0x7f00_0000_1234, 0x7f00_0000_1300].map(AbsoluteAddress::new) {
+///     assert_eq!(caching.rule::<X86_64>(address), table.rule::<X86_64>(address));
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct CachingTable<'a> {
+    table: FrameTable<'a>,
+    cies: CieCache<'a>,
+}
+
+impl<'a> CachingTable<'a> {
+    /// Remembers nothing yet.
+    #[must_use]
+    pub fn new(table: FrameTable<'a>) -> Self {
+        Self { table, cies: CieCache::empty() }
+    }
+
+    /// The packed rule at `address`, as [`FrameTable::rule`] returns it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`FrameTable::rule`].
+    #[inline]
+    pub fn rule<M: Machine>(&mut self, address: AbsoluteAddress) -> Result<RuleAt<M::Rule>, CfiError> {
+        let Self { table, cies } = self;
+        let offset = table.find_offset(address)?;
+        let (entry, cie) = cies.entry(&table.context(), table.flavor, offset)?;
+        if !entry.range.contains(address) {
+            return Err(CfiError { offset, kind: CfiErrorKind::NotCovered });
+        }
+        table.rule_in::<M>(&entry, cie, address)
     }
 }
 
