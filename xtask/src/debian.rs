@@ -41,7 +41,8 @@ pub(crate) fn require(tools: &[Tool]) -> Outcome {
     })
 }
 
-fn install(packages: &[&str]) -> Outcome {
+/// Installs packages.
+pub(crate) fn install(packages: &[&str]) -> Outcome {
     if !on_path("apt-get") {
         return Err(Failure::new("there is no apt-get on this machine"));
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::process::{Failure, Outcome, at, cargo, on_path, read, run, workspace_root};
+use crate::python;
 
 /// Program to record when no file is named: allocations of all sizes, freed and retained.
 const PROGRAM: &str = "import json, re
@@ -577,16 +578,9 @@ fn npm_versions(modules: &Path) -> String {
 }
 
 fn otlp(exports: &Exports) -> Outcome<Answer> {
-    let python = exports.tools.join("python/bin/python");
-    if !python.exists() {
-        if !on_path("python3") {
-            return Ok(Answer::Missing("apt-get install python3-venv".to_owned()));
-        }
-        run(Command::new("python3").args(["-m", "venv"]).arg(exports.tools.join("python")))?;
-    }
-    if read(Command::new(&python).args(["-c", "import opentelemetry.proto"])).is_err() {
-        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "opentelemetry-proto"]))?;
-    }
+    let Ok(python) = python::environment(&exports.tools.join("python"), &["opentelemetry-proto"]) else {
+        return Ok(Answer::Missing("apt-get install python3-venv".to_owned()));
+    };
     let script = workspace_root().join("xtask/exports/otlp.py");
     let text = read(Command::new(&python).arg(script).arg(exports.file("app.otlp")))?;
     let printed: BTreeMap<&str, f64> = text

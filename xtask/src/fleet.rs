@@ -4,19 +4,28 @@
 //! workspace, so that a build of `cairn` waits for none of these. Their profile optimises no
 //! dependency: the tests spend less time in them than a compiler would.
 
+use std::process::Command;
+
+use crate::debian::{self, Tool};
 use crate::process::{self, Failure, Outcome, cargo, workspace_root};
+use crate::python;
+
+/// Other engines, clients and servers that tests run beside the program.
+const PACKAGES: &[&str] = &["deltalake==1.6.6", "duckdb==2.0.1", "moto[server]==5.2.5", "pyspark==4.3.0"];
+/// Spark's own needs.
+const JAVA: Tool = Tool { program: "java", package: "openjdk-17-jre-headless", also: &[] };
 
 const CRATES: &[&str] = &["cairn-store", "cairn-fleet"];
 const PROFILE: &str = "fleet";
 
-/// Runs a command of cargo on both crates.
-fn on_crates(chore: &[&str], behind: &[&str]) -> Outcome {
+/// A command of cargo on both crates.
+fn on_crates(chore: &[&str]) -> Command {
     let mut command = cargo();
     command.env("RUSTDOCFLAGS", "-D warnings").args(chore).args(["--profile", PROFILE, "--locked"]);
     for package in CRATES {
         command.args(["--package", package]);
     }
-    process::run(command.args(behind))
+    command
 }
 
 /// Runs the checks.
@@ -24,9 +33,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     if let [first, ..] = arguments {
         return Err(Failure::usage(format!("fleet takes no arguments, but got {first:?}")));
     }
-    on_crates(&["clippy", "--all-targets"], &["--", "-D", "warnings"])?;
-    on_crates(&["doc", "--no-deps"], &[])?;
-    on_crates(&["test"], &[])?;
+    process::run(on_crates(&["clippy", "--all-targets"]).args(["--", "-D", "warnings"]))?;
+    process::run(&mut on_crates(&["doc", "--no-deps"]))?;
+    debian::require(&[JAVA])?;
+    let python = python::environment(&workspace_root().join("target/tools/fleet-python"), PACKAGES)?;
+    let mut tests = on_crates(&["test"]);
+    process::run(tests.env("CAIRN_FLEET_PYTHON", python))?;
     // The chapter runs where the program is found: the tests have built it.
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let program = workspace_root().join(target).join(PROFILE);

@@ -30,6 +30,7 @@ mod page;
 mod pictures;
 mod portability;
 mod process;
+mod python;
 #[cfg(test)]
 mod sources;
 mod supply_chain;

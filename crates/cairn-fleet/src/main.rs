@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `add` | files as blocks |
 //! | `session` | tables in the query engine |
+//! | `buckets` | object stores for the query engine |
 //! | `questions`, `functions` | questions in SQL |
 //! | `answer` | answers as text, JSON, CSV, Parquet |
 //! | `selected_heap` | a selection as a heap, for pictures |
@@ -16,6 +17,7 @@
 
 mod add;
 mod answer;
+mod buckets;
 mod commands;
 mod error;
 mod functions;

@@ -15,6 +15,7 @@ use datafusion::execution::context::{SessionConfig, SessionContext};
 use datafusion::logical_expr::SortExpr;
 
 use crate::answer::texts;
+use crate::buckets;
 use crate::error::FleetError;
 use crate::functions;
 
@@ -34,7 +35,7 @@ impl Session {
         let mut config = SessionConfig::new().with_information_schema(true);
         config.options_mut().execution.parquet.pushdown_filters = true;
         config.options_mut().execution.parquet.reorder_filters = true;
-        let context = SessionContext::new_with_config(config);
+        let context = SessionContext::new_with_config_rt(config, buckets::environment()?);
         for table in Table::ALL {
             register(&context, store, table).await?;
         }

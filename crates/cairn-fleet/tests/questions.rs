@@ -174,7 +174,7 @@ fn wrong_questions_are_refused_with_a_reason() {
         assert!(errors.contains(reason), "{arguments:?}: {errors}");
     };
     refused(&["top", "nowhere"], 1, "there is no store here; make one with `cairn fleet init nowhere`");
-    refused(&["init", "store"], 1, "a directory with other files");
+    refused(&["init", "store"], 1, "other files are here");
     refused(&["add", "store", "missing.cairn"], 1, "missing.cairn: ");
     refused(&["add", "store", "missing.cairn", "--label", "region"], 2, "a label is KEY=VALUE");
     refused(&["introduced", "store", "xyz"], 2, "hexadecimal digits");

@@ -76,7 +76,10 @@ impl fmt::Display for StoreError {
                 write!(formatter, "{place}: there is no store here; make one with `cairn fleet init {place}`")
             }
             Self::Occupied { place } => {
-                write!(formatter, "{place}: a directory with other files; give a new or an empty one")
+                write!(
+                    formatter,
+                    "{place}: other files are here; give a new or an empty directory, or an unused part of a bucket"
+                )
             }
             Self::Layout { place, found } => write!(
                 formatter,

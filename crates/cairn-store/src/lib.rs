@@ -1,6 +1,6 @@
 //! Heap profiles of many machines as tables that any engine can ask.
 //!
-//! A [`Store`] is a directory with seven [tables](Table), each a Delta table: Parquet files, and a
+//! A [`Store`] is a directory, or a part of a bucket, with seven [tables](Table), each a Delta table: Parquet files, and a
 //! log that says which of them count. Samples come in [blocks](Block), and each block is stored
 //! once, however often a sender repeats it. Nothing here asks questions; the `cairn-fleet` program,
 //! DuckDB and Spark do that.
@@ -18,6 +18,7 @@
 //!
 //! | module | task |
 //! |---|---|
+//! | `place` | directories and buckets |
 //! | `schema` | tables, columns, orders |
 //! | `id` | identifiers that are the same on all machines |
 //! | `block` | what a sender gives |
@@ -36,6 +37,7 @@ mod id;
 mod log;
 mod maintenance;
 mod merge;
+mod place;
 mod read;
 mod rows;
 mod schema;
@@ -48,5 +50,6 @@ pub use error::StoreError;
 pub use id::Id;
 pub use log::DataFile;
 pub use maintenance::{Checked, Compacted, Expired};
+pub use place::objects_at;
 pub use schema::{COUNTERS, Table};
 pub use store::{Appended, DayOfService, LAYOUT, Store, file_sender};

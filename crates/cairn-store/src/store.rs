@@ -1,7 +1,7 @@
 //! A store: the tables of a directory, and what is written into them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch};
@@ -9,14 +9,14 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::Int64Type;
 use deltalake_core::kernel::Add;
 use futures::TryStreamExt as _;
-use object_store::local::LocalFileSystem;
-use object_store::{ObjectStore, ObjectStoreExt as _, PutMode};
+use object_store::{ObjectStore, ObjectStoreExt as _};
 use parquet::arrow::ProjectionMask;
 use url::Url;
 
 use crate::block::{Block, Process};
 use crate::calendar::now_ms;
 use crate::log::{Committed, DataFile, FILE_SENDER, Log};
+use crate::place::{address_of, check_conditions, objects_below, put_new};
 use crate::read::rows_of;
 use crate::schema::Table;
 use crate::sorted_file::{BATCH_ROWS, FileWriter, sorted};
@@ -73,49 +73,37 @@ struct Known {
     modules: HashMap<Vec<u8>, bool>,
 }
 
-/// The directory of a store that is given as a path or as an address.
-fn address_of(place: &str) -> Result<Url, StoreError> {
-    let refused = |why: &str| StoreError::Place { place: place.to_owned(), why: why.to_owned() };
-    if let Some((scheme, _)) = place.split_once("://") {
-        if scheme != "file" {
-            return Err(refused("stores are directories; this is an address of another kind"));
-        }
-        let mut url = Url::parse(place).map_err(|error| refused(&error.to_string()))?;
-        if !url.path().ends_with('/') {
-            url.set_path(&format!("{}/", url.path()));
-        }
-        return Ok(url);
-    }
-    let path = std::path::absolute(Path::new(place)).map_err(|error| refused(&error.to_string()))?;
-    Url::from_directory_path(path).map_err(|()| refused("the path is not one that an address can have"))
-}
-
 impl Store {
-    /// Makes an empty store. The directory is new, or empty.
+    /// Makes an empty store. The directory is new, or empty; nothing is in a bucket below the
+    /// address.
     ///
     /// # Errors
     ///
-    /// When the directory has other files, or cannot be written.
+    /// When there are other files, when they cannot be written, and when the bucket replaces objects
+    /// that it was asked to make.
     pub async fn create(place: &str) -> Result<Self, StoreError> {
         let root = address_of(place)?;
-        let unusable =
-            |error: std::io::Error| StoreError::Place { place: place.to_owned(), why: error.to_string() };
-        let path = root.to_file_path().map_err(|()| StoreError::Place {
-            place: place.to_owned(),
-            why: "not a path of this machine".to_owned(),
-        })?;
-        std::fs::create_dir_all(&path).map_err(unusable)?;
-        if std::fs::read_dir(&path).map_err(unusable)?.next().is_some() {
-            return Err(StoreError::Occupied { place: place.to_owned() });
-        }
+        let occupied = || StoreError::Occupied { place: place.to_owned() };
         let store = Self::at(place, root)?;
+        if let Some(path) = path_of(&store.root) {
+            let unusable =
+                |error: std::io::Error| StoreError::Place { place: place.to_owned(), why: error.to_string() };
+            std::fs::create_dir_all(&path).map_err(unusable)?;
+            if std::fs::read_dir(&path).map_err(unusable)?.next().is_some() {
+                return Err(occupied());
+            }
+        } else {
+            let failed = |source| StoreError::Object { file: place.to_owned(), source };
+            if store.objects.list(None).try_next().await.map_err(failed)?.is_some() {
+                return Err(occupied());
+            }
+            check_conditions(place, &store.objects).await?;
+        }
         for table in Table::ALL {
             Log::create(&store.root, table).await?;
         }
         let mark = serde_json::json!({ "cairn-store": LAYOUT }).to_string();
-        store
-            .objects
-            .put_opts(&MARK.into(), mark.into_bytes().into(), PutMode::Create.into())
+        put_new(&store.objects, MARK, mark.into_bytes())
             .await
             .map_err(|source| StoreError::Object { file: MARK.to_owned(), source })?;
         Ok(store)
@@ -127,8 +115,11 @@ impl Store {
     ///
     /// When there is none at this place, or one of another layout.
     pub async fn open(place: &str) -> Result<Self, StoreError> {
-        let store = Self::at(place, address_of(place)?)
-            .map_err(|_| StoreError::NoStore { place: place.to_owned() })?;
+        let root = address_of(place)?;
+        if path_of(&root).is_some_and(|path| !path.is_dir()) {
+            return Err(StoreError::NoStore { place: place.to_owned() });
+        }
+        let store = Self::at(place, root)?;
         let mark = match store.objects.get(&MARK.into()).await {
             Ok(mark) => mark.bytes().await,
             Err(error) => Err(error),
@@ -150,10 +141,14 @@ impl Store {
     }
 
     fn at(place: &str, root: Url) -> Result<Self, StoreError> {
-        let refused = |why: String| StoreError::Place { place: place.to_owned(), why };
-        let path = root.to_file_path().map_err(|()| refused("not a path of this machine".to_owned()))?;
-        let objects = LocalFileSystem::new_with_prefix(path).map_err(|error| refused(error.to_string()))?;
-        Ok(Self { root, objects: Arc::new(objects), known: Known::default() })
+        let objects = objects_below(place, &root)?;
+        Ok(Self { root, objects, known: Known::default() })
+    }
+
+    /// The address of the directory or of the part of a bucket.
+    #[must_use]
+    pub const fn address(&self) -> &Url {
+        &self.root
     }
 
     pub(crate) async fn log(&self, table: Table) -> Result<Log, StoreError> {
@@ -367,6 +362,11 @@ impl Store {
     pub async fn has_file(&self, content: Id) -> Result<bool, StoreError> {
         Ok(self.log(Table::Sample).await?.last_number(&file_sender(content)).await?.is_some())
     }
+}
+
+/// The directory of a store that is not in a bucket.
+fn path_of(root: &Url) -> Option<PathBuf> {
+    if root.scheme() == "file" { root.to_file_path().ok() } else { None }
 }
 
 /// The name under which a file sends its one block.

@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use cairn_store::{Appended, Store, StoreError, Table, day_of};
+use cairn_store::{Appended, Block, Store, StoreError, Table, day_of};
 use support::{DAY_MS, NOON_MS, block, count, rows, scratch};
 
 fn path(directory: &tempfile::TempDir) -> String {
@@ -63,64 +63,89 @@ async fn store_is_made_in_an_empty_directory_only() {
     assert!(matches!(Store::open(&place).await, Err(StoreError::Damaged { .. })));
 }
 
-/// Four writers give the same blocks, each in an order of its own, while maintenance runs twice.
+/// Four writers give the same blocks, each in an order of its own, while two compact and two expire.
+/// `CAIRN_KILL_RUNS=200` makes it long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn racing_writers_and_maintenance_lose_and_double_nothing() {
-    const SENDERS: usize = 8;
-    const BLOCKS: i64 = 5;
+    let runs: u64 = std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(1);
+    for run in 0..runs {
+        race(run).await;
+    }
+}
+
+const SENDERS: usize = 6;
+const BLOCKS: i64 = 4;
+
+/// The first block of each sender is of a day that expires.
+fn racing_block(sender: usize, number: i64) -> Block {
+    let moment = if number == 1 { NOON_MS - DAY_MS } else { NOON_MS };
+    block(&format!("sender-{sender}"), number, 20, moment)
+}
+
+async fn write_all(place: String, seed: u64) {
+    let mut store = Store::open(&place).await.unwrap();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut next = [1; SENDERS];
+    while next.iter().any(|&number| number <= BLOCKS) {
+        let sender = random.usize(..SENDERS);
+        if next[sender] > BLOCKS {
+            continue;
+        }
+        // A writer repeats what it has given before.
+        let number = random.i64(1..=next[sender]);
+        match store.append(&[racing_block(sender, number)]).await.unwrap()[..] {
+            [Appended::Stored | Appended::Duplicate] => next[sender] = next[sender].max(number + 1),
+            ref other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn maintain(place: String, compacts: bool, mut random: fastrand::Rng) {
+    let store = Store::open(&place).await.unwrap();
+    for _ in 0..4 {
+        let result = match compacts {
+            true => store.compact().await.map(drop),
+            false => store.expire(&day_of(NOON_MS)).await.map(drop),
+        };
+        match result {
+            Ok(()) | Err(StoreError::Raced { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(random.u64(0..30))).await;
+    }
+}
+
+async fn race(run: u64) {
     let directory = scratch();
     let place = path(&directory);
     Store::create(&place).await.unwrap();
     let mut tasks = Vec::new();
     for writer in 0..4 {
-        let place = place.clone();
-        tasks.push(tokio::spawn(async move {
-            let mut store = Store::open(&place).await.unwrap();
-            let mut random = fastrand::Rng::with_seed(writer);
-            let mut next = [1; SENDERS];
-            while next.iter().any(|&number| number <= BLOCKS) {
-                let sender = random.usize(..SENDERS);
-                if next[sender] > BLOCKS {
-                    continue;
-                }
-                // A writer repeats what it has given before.
-                let number = random.i64(1..=next[sender]);
-                let given = block(&format!("sender-{sender}"), number, 20, NOON_MS);
-                match store.append(&[given]).await.unwrap()[..] {
-                    [Appended::Stored | Appended::Duplicate] => next[sender] = next[sender].max(number + 1),
-                    ref other => panic!("{other:?}"),
-                }
-            }
-        }));
+        tasks.push(tokio::spawn(write_all(place.clone(), 4 * run + writer)));
     }
-    for _ in 0..2 {
-        let place = place.clone();
-        tasks.push(tokio::spawn(async move {
-            let store = Store::open(&place).await.unwrap();
-            for _ in 0..6 {
-                match store.compact().await {
-                    Ok(_) | Err(StoreError::Raced { .. }) => {}
-                    Err(error) => panic!("{error}"),
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        }));
+    for task in 0..4 {
+        let random = fastrand::Rng::with_seed(run ^ task << 32);
+        tasks.push(tokio::spawn(maintain(place.clone(), task % 2 == 0, random)));
     }
     for task in tasks {
         task.await.unwrap();
     }
     let store = Store::open(&place).await.unwrap();
+    store.expire(&day_of(NOON_MS)).await.unwrap();
     let expected: BTreeMap<_, _> = (0..SENDERS)
-        .flat_map(|sender| (1..=BLOCKS).map(move |number| ((format!("sender-{sender}"), number), 20)))
+        .flat_map(|sender| (2..=BLOCKS).map(move |number| ((format!("sender-{sender}"), number), 20)))
         .collect();
-    assert_eq!(rows(&store).await, expected);
+    assert_eq!(rows(&store).await, expected, "run {run}");
     store.compact().await.unwrap();
-    assert_eq!(rows(&store).await, expected);
+    assert_eq!(rows(&store).await, expected, "run {run}");
     assert_eq!(store.files(Table::Sample).await.unwrap().len(), 1);
     assert_eq!(count(&store, Table::Stack).await, 20);
     for table in store.check().await.unwrap() {
         assert_eq!(table.problems, Vec::<String>::new());
     }
+    // A block of a day that has expired is still a duplicate.
+    let mut store = Store::open(&place).await.unwrap();
+    assert_eq!(store.append(&[racing_block(0, 1)]).await.unwrap(), [Appended::Duplicate]);
 }
 
 #[tokio::test]

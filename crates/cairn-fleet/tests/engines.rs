@@ -1,0 +1,96 @@
+//! Other engines on the files of a store: their sums are equal, row by row.
+//!
+//! They are packages of Python. `cargo xtask fleet` installs them, and names the interpreter in
+//! `CAIRN_FLEET_PYTHON`; without it these tests are skipped.
+
+use std::path::Path;
+use std::process::Command;
+
+const GROWTH: &str = "
+select service, stack_id,
+  sum(case when version = '1.4' then live_bytes else 0 end) as before,
+  sum(case when version = '1.5' then live_bytes else 0 end) as after
+from sample group by service, stack_id";
+
+/// The queries of the book's chapter among them. Binary columns are printed by their digits.
+const QUERIES: &[&str] = &[
+    "select service, version, count(*), sum(live_bytes), sum(live_blocks), sum(alloc_bytes), sum(alloc_blocks), \
+     sum(freed_bytes), sum(freed_blocks), sum(temporary), sum(peak_bytes), sum(peak_blocks), sum(variance) \
+     from sample group by service, version order by service, version",
+    "select day, host, sum(live_bytes) as bytes from sample where service = 'service-01' group by day, host \
+     order by bytes desc, day, host limit 50",
+    "select lower(hex(s.shape_id)) as shape, sum(g.after - g.before) as grew from (GROWTH) g \
+     join stack s on s.stack_id = g.stack_id group by s.shape_id order by grew desc, shape limit 30",
+    "select count(*), count(distinct process), count(distinct stack_id), min(t_end), max(t_end) from sample",
+];
+
+fn python() -> Option<String> {
+    let python = std::env::var("CAIRN_FLEET_PYTHON").ok();
+    if python.is_none() {
+        assert!(std::env::var_os("CAIRN_CI").is_none(), "CI must name a python with the packages");
+        println!("skipped: CAIRN_FLEET_PYTHON names no python with duckdb, pyspark and deltalake");
+    }
+    python
+}
+
+fn embedded(directory: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_cairn-fleet"))
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Asks all queries before and after compaction.
+fn compare(engine: &str) {
+    let Some(python) = python() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    embedded(
+        directory,
+        &[
+            "generate",
+            "store",
+            "--hosts",
+            "60",
+            "--services",
+            "3",
+            "--stacks",
+            "80",
+            "--stacks-of-host",
+            "20",
+        ],
+    );
+    for state in ["as stored", "compacted"] {
+        for query in QUERIES {
+            let query = query.replace("GROWTH", GROWTH);
+            std::fs::write(directory.join("query.sql"), &query).unwrap();
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engines/ask.py");
+            let output = Command::new(&python)
+                .args([script, engine, "store", "query.sql"])
+                .current_dir(directory)
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{engine}, {state}: {query}\n{output:?}");
+            let theirs = String::from_utf8(output.stdout).unwrap();
+            let ours = query.replace("lower(hex(s.shape_id))", "encode(s.shape_id, 'hex')");
+            let ours = embedded(directory, &["sql", "store", &ours, "--format", "csv"]);
+            let (_, ours) = ours.split_once('\n').unwrap();
+            assert!(ours.lines().next().is_some(), "{query}");
+            assert_eq!(theirs, ours, "{engine}, {state}: {query}");
+        }
+        embedded(directory, &["compact", "store"]);
+    }
+}
+
+#[test]
+fn duckdb_has_equal_sums() {
+    compare("duckdb");
+}
+
+#[test]
+fn spark_has_equal_sums() {
+    compare("pyspark");
+}

@@ -1,0 +1,89 @@
+//! A disk that is full at any moment of a write: an error, nothing lost, nothing twice.
+//!
+//! The limit of a process on the size of its files stands for the disk: a write beyond it fails in
+//! the middle of a file. `CAIRN_KILL_RUNS=200` makes the test long.
+
+#![cfg(unix)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name).canonicalize().unwrap()
+}
+
+fn fleet(directory: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_cairn-fleet")).args(arguments).current_dir(directory).output().unwrap()
+}
+
+/// Runs the command in a shell with this limit, in units of 512 bytes.
+fn limited(directory: &Path, limit: usize, arguments: &str) -> Output {
+    let program = env!("CARGO_BIN_EXE_cairn-fleet");
+    // Without the trap, the signal would end the process at once, as `kill` does.
+    let script = format!("trap '' XFSZ; ulimit -f {limit}; exec {program} {arguments}");
+    Command::new("sh").args(["-c", &script]).current_dir(directory).output().unwrap()
+}
+
+fn sums(directory: &Path) -> String {
+    let query = "select count(*), sum(live_bytes), sum(alloc_bytes), count(distinct stack_id) from sample";
+    let output = fleet(directory, &["sql", "store", query, "--format", "csv"]);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn writes_that_fail_leave_the_store_as_it_was() {
+    let runs: usize = std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(8);
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let (first, second) = (fixture("exchange/go-heap.pb.gz"), fixture("exchange/heaptrack-small.zst"));
+    assert!(fleet(directory, &["init", "store"]).status.success());
+    assert!(fleet(directory, &["add", "store", &first.display().to_string()]).status.success());
+    copy(&directory.join("store"), &directory.join("before"));
+    let before = sums(directory);
+    let add = format!("add store {}", second.display());
+    assert!(fleet(directory, &["add", "store", &second.display().to_string()]).status.success());
+    let after = sums(directory);
+    assert_ne!(before, after);
+
+    // The largest file that the command writes.
+    let (mut failed, mut done) = (0, 0);
+    for run in 0..runs {
+        std::fs::remove_dir_all(directory.join("store")).unwrap();
+        copy(&directory.join("before"), &directory.join("store"));
+        let limit = 1 + run * 64 / runs;
+        let output = limited(directory, limit, &add);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            done += 1;
+            assert_eq!(sums(directory), after, "limit {limit}");
+        } else {
+            failed += 1;
+            assert_eq!(output.status.code(), Some(1), "limit {limit}: {errors}");
+            assert!(errors.contains("File too large"), "limit {limit}: {errors}");
+            assert_eq!(sums(directory), before, "limit {limit}");
+        }
+        // Compaction fails alike, or is done.
+        let compacted = limited(directory, limit, "compact store");
+        assert!(matches!(compacted.status.code(), Some(0 | 1)), "limit {limit}: {compacted:?}");
+        let again = fleet(directory, &["add", "store", &second.display().to_string()]);
+        assert!(again.status.success(), "limit {limit}: {again:?}");
+        assert_eq!(sums(directory), after, "limit {limit}");
+        assert!(fleet(directory, &["check", "store"]).status.success(), "limit {limit}");
+    }
+    println!("{failed} of {runs} writes failed");
+    assert!(failed > 0 && done > 0, "{failed} failed, {done} done");
+}
