@@ -1,6 +1,7 @@
-"""Asks the samples of a store with another engine: ask.py duckdb|pyspark STORE QUERY-FILE.
+"""Asks stores with another engine: ask.py duckdb|pyspark STORE... QUERIES.
 
-Prints the rows as CSV. Both engines read the files that the tables' logs name.
+QUERIES is a file with queries between semicolons. Prints the rows of each answer as CSV, and an empty
+line behind them. Both engines read the files that the logs of the tables name.
 """
 
 import csv
@@ -39,6 +40,10 @@ def with_pyspark(store, query):
     return [tuple(row) for row in engine.sql(query).collect()]
 
 
-engine, store, query = sys.argv[1:]
-rows = {"duckdb": with_duckdb, "pyspark": with_pyspark}[engine](store, open(query).read())
-csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+engine, *stores, queries = sys.argv[1:]
+ask = {"duckdb": with_duckdb, "pyspark": with_pyspark}[engine]
+output = csv.writer(sys.stdout, lineterminator="\n")
+for store in stores:
+    for query in open(queries).read().split(";"):
+        output.writerows(ask(store, query))
+        print()
