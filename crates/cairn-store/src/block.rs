@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::Id;
+use crate::{Id, StoreError};
 
 /// Samples of one process, with the stacks, shapes, frames and modules that they point to.
 ///
@@ -28,6 +28,27 @@ pub struct Block {
     pub frames: Vec<Frame>,
     /// The modules of these.
     pub modules: Vec<Module>,
+}
+
+impl Block {
+    /// Refuses a block that contradicts itself.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Block`] with the contradiction.
+    pub fn check(&self) -> Result<(), StoreError> {
+        let refused = |why: String| Err(StoreError::Block { why });
+        if self.sender.is_empty() || self.number < 1 {
+            return refused("it has no sender and number".to_owned());
+        }
+        if self.samples.iter().any(|sample| sample.counters().iter().any(|&count| count < 0)) {
+            return refused("a count is below 0".to_owned());
+        }
+        match self.stacks.iter().find(|stack| stack.id_of_frames() != stack.id) {
+            Some(stack) => refused(format!("stack {} has other frames", stack.id)),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A process.
@@ -115,7 +136,9 @@ impl Sample {
 pub struct Stack {
     /// Its identifier: [`Id::of_stack`].
     pub id: Id,
-    /// Its frames, the innermost first: a module's build id, and the offset in it.
+    /// Its frames, the innermost first: a module's build id, and the offset of a name in it.
+    ///
+    /// A return address has the offset of its call. The offset is below 0 where a stack is cut.
     pub frames: Vec<(Vec<u8>, i64)>,
     /// Its shape, once the names of its frames are known.
     pub shape: Option<Id>,

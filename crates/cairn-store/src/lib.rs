@@ -24,6 +24,7 @@
 //! | `block` | what a sender gives |
 //! | `rows` | blocks as rows |
 //! | `log` | which files a table has; commits |
+//! | `numbers` | the last block of each sender |
 //! | `sorted_file`, `read` | files of rows |
 //! | `store` | making, opening, appending |
 //! | `merge`, `maintenance` | fewer and larger files, expiry, checks |
@@ -37,6 +38,7 @@ mod id;
 mod log;
 mod maintenance;
 mod merge;
+mod numbers;
 mod place;
 mod read;
 mod rows;
@@ -52,4 +54,4 @@ pub use log::DataFile;
 pub use maintenance::{Checked, Compacted, Expired};
 pub use place::objects_at;
 pub use schema::{COUNTERS, Table};
-pub use store::{Appended, DayOfService, LAYOUT, Store, file_sender};
+pub use store::{Appended, DayOfService, FoundNames, LAYOUT, Store, file_sender};

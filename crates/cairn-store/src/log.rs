@@ -33,6 +33,12 @@ pub(crate) struct Log {
     inner: DeltaTable,
 }
 
+/// Milliseconds after which the numbers of processes expire; seven days.
+///
+/// `NUMBERS_LAST` says the same to the log.
+pub(crate) const NUMBERS_LAST_MS: i64 = 7 * 86_400_000;
+const NUMBERS_LAST: &str = "interval 7 days";
+
 /// The beginning of the names of senders that are files.
 pub(crate) const FILE_SENDER: &str = "file:";
 
@@ -88,7 +94,7 @@ impl Log {
             DeltaTableBuilder::from_url(url).and_then(|builder| builder.build_storage()).map_err(&error)?;
         let properties = [
             ("delta.checkpointInterval", Some(COMMITS_OF_CHECKPOINT)),
-            ("delta.setTransactionRetentionDuration", Some("interval 7 days")),
+            ("delta.setTransactionRetentionDuration", Some(NUMBERS_LAST)),
             ("delta.logRetentionDuration", Some("interval 7 days")),
         ];
         CreateBuilder::new()
@@ -128,6 +134,16 @@ impl Log {
             .transaction_version(self.inner.log_store().as_ref(), sender)
             .await
             .map_err(Self::error(self.table))
+    }
+
+    /// The last commit that this log has.
+    pub(crate) fn version(&self) -> Option<u64> {
+        self.inner.version()
+    }
+
+    /// A commit as it was written; none when it is not there.
+    pub(crate) async fn commit_entry(&self, version: u64) -> Result<Option<bytes::Bytes>, StoreError> {
+        self.inner.log_store().read_commit_entry(version).await.map_err(Self::error(self.table))
     }
 
     /// The files of the table.

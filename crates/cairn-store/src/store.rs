@@ -13,9 +13,10 @@ use object_store::{ObjectStore, ObjectStoreExt as _};
 use parquet::arrow::ProjectionMask;
 use url::Url;
 
-use crate::block::{Block, Process};
+use crate::block::{Block, Frame, Module, Process, Shape, Stack};
 use crate::calendar::now_ms;
 use crate::log::{Committed, DataFile, FILE_SENDER, Log};
+use crate::numbers::Numbers;
 use crate::place::{address_of, check_conditions, objects_below, put_new};
 use crate::read::rows_of;
 use crate::schema::Table;
@@ -33,6 +34,7 @@ pub struct Store {
     root: Url,
     objects: Arc<dyn ObjectStore>,
     known: Known,
+    numbers: Numbers,
 }
 
 /// The result for one block.
@@ -47,6 +49,19 @@ pub enum Appended {
         /// The number of the block that is expected.
         expected: i64,
     },
+}
+
+/// Names that were found after the blocks that they belong to.
+#[derive(Clone, Debug, Default)]
+pub struct FoundNames {
+    /// Places, each with its lines of code.
+    pub frames: Vec<Frame>,
+    /// Shapes that follow from these.
+    pub shapes: Vec<Shape>,
+    /// Stacks, each with its shape.
+    pub stacks: Vec<Stack>,
+    /// Modules whose names are known now.
+    pub modules: Vec<Module>,
 }
 
 /// Samples of one day and service.
@@ -142,7 +157,7 @@ impl Store {
 
     fn at(place: &str, root: Url) -> Result<Self, StoreError> {
         let objects = objects_below(place, &root)?;
-        Ok(Self { root, objects, known: Known::default() })
+        Ok(Self { root, objects, known: Known::default(), numbers: Numbers::default() })
     }
 
     /// The address of the directory or of the part of a bucket.
@@ -207,10 +222,11 @@ impl Store {
         blocks: &[Block],
         content: impl Fn(&[&Block]) -> Result<(Vec<Process>, Vec<DayOfService>), StoreError>,
     ) -> Result<Vec<Appended>, StoreError> {
-        blocks.iter().try_for_each(check)?;
+        blocks.iter().try_for_each(Block::check)?;
         let mut log = self.log(Table::Sample).await?;
         loop {
-            let (results, wanted) = decide(&log, blocks).await?;
+            self.numbers.catch_up(&log).await?;
+            let (results, wanted) = decide(&self.numbers, blocks);
             if wanted.is_empty() {
                 return Ok(results);
             }
@@ -270,6 +286,29 @@ impl Store {
             self.known = Known::default();
         }
         written
+    }
+
+    /// Writes names that were found later, and what follows from them. They take the place of those
+    /// before.
+    ///
+    /// Samples are not touched. When it fails, it can be repeated.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be written.
+    pub async fn put_names(&mut self, found: &FoundNames) -> Result<(), StoreError> {
+        let FoundNames { frames, shapes, stacks, modules } = found;
+        // Behind all rows of the same moment.
+        let now_ms = now_ms() + 1;
+        // Modules come last: they say that the others are there.
+        let tables = [
+            (Table::Frame, rows::frames(&frames.iter().collect::<Vec<_>>(), now_ms)?),
+            (Table::Shape, rows::shapes(&shapes.iter().collect::<Vec<_>>(), now_ms)?),
+            (Table::Stack, rows::stacks(&stacks.iter().collect::<Vec<_>>(), now_ms)?),
+            (Table::Module, rows::modules(&modules.iter().collect::<Vec<_>>(), now_ms)?),
+        ];
+        self.known = Known::default();
+        self.append_batches(tables).await
     }
 
     async fn append_batches(
@@ -384,30 +423,12 @@ fn id_of(bytes: &[u8]) -> Option<Id> {
     bytes.try_into().ok().map(Id::new)
 }
 
-/// Refuses a block that contradicts itself.
-fn check(block: &Block) -> Result<(), StoreError> {
-    let refused = |why: String| Err(StoreError::Block { why });
-    if block.sender.is_empty() || block.number < 1 {
-        return refused("it has no sender and number".to_owned());
-    }
-    if block.samples.iter().any(|sample| sample.counters().iter().any(|&count| count < 0)) {
-        return refused("a count is below 0".to_owned());
-    }
-    match block.stacks.iter().find(|stack| stack.id_of_frames() != stack.id) {
-        Some(stack) => refused(format!("stack {} has other frames", stack.id)),
-        None => Ok(()),
-    }
-}
-
 /// Which blocks are to be stored, and the result for each.
-async fn decide<'a>(log: &Log, blocks: &'a [Block]) -> Result<(Vec<Appended>, Vec<&'a Block>), StoreError> {
+fn decide<'a>(numbers: &Numbers, blocks: &'a [Block]) -> (Vec<Appended>, Vec<&'a Block>) {
     let mut last: HashMap<&str, i64> = HashMap::new();
     let (mut results, mut wanted) = (Vec::new(), Vec::new());
     for block in blocks {
-        let before = match last.get(block.sender.as_str()) {
-            Some(&number) => number,
-            None => log.last_number(&block.sender).await?.unwrap_or(0),
-        };
+        let before = last.get(block.sender.as_str()).copied().unwrap_or_else(|| numbers.last(&block.sender));
         let (result, after) = match block.number {
             number if number <= before => (Appended::Duplicate, before),
             number if number == before + 1 => (Appended::Stored, number),
@@ -419,7 +440,7 @@ async fn decide<'a>(log: &Log, blocks: &'a [Block]) -> Result<(Vec<Appended>, Ve
             wanted.push(block);
         }
     }
-    Ok((results, wanted))
+    (results, wanted)
 }
 
 fn last_numbers(blocks: &[&Block]) -> Vec<(String, i64)> {

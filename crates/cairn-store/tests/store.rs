@@ -32,6 +32,37 @@ async fn blocks_are_stored_once_and_in_order() {
     assert_eq!(count(&store, Table::Module).await, 1);
 }
 
+/// The numbers of senders are in checkpoints, in commits behind these, and in those of others.
+#[tokio::test]
+async fn numbers_are_found_in_checkpoints_and_commits() {
+    let directory = scratch();
+    let (mut one, mut two) =
+        (Store::create(&path(&directory)).await.unwrap(), Store::open(&path(&directory)).await.unwrap());
+    const SENDERS: usize = 9;
+    let name = |sender: usize| format!("sender-{sender}");
+    for number in 1..=5 {
+        for sender in 0..SENDERS {
+            let store = if (sender as i64 + number) % 2 == 0 { &mut one } else { &mut two };
+            let given = [block(&name(sender), number, 2, NOON_MS)];
+            assert_eq!(store.append(&given).await.unwrap(), [Appended::Stored], "{sender} {number}");
+        }
+    }
+    let log = directory.path().join("store/sample/_delta_log");
+    let files = std::fs::read_dir(log).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert!(files.into_iter().any(|name| name.ends_with(".checkpoint.parquet")));
+    let mut opened = Store::open(&path(&directory)).await.unwrap();
+    for store in [&mut one, &mut two, &mut opened] {
+        for sender in 0..SENDERS {
+            let given = [4, 5, 7].map(|number| block(&name(sender), number, 2, NOON_MS));
+            let expected = [Appended::Duplicate, Appended::Duplicate, Appended::Gap { expected: 6 }];
+            assert_eq!(store.append(&given).await.unwrap(), expected, "{sender}");
+        }
+    }
+    let given: Vec<_> = (0..SENDERS).map(|sender| block(&name(sender), 6, 2, NOON_MS)).collect();
+    assert_eq!(opened.append(&given).await.unwrap(), [Appended::Stored; SENDERS]);
+    assert_eq!(one.append(&given).await.unwrap(), [Appended::Duplicate; SENDERS]);
+}
+
 #[tokio::test]
 async fn block_that_contradicts_itself_is_refused() {
     let directory = scratch();
