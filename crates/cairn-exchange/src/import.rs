@@ -17,6 +17,7 @@
 //! ```
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ use cairn_symbols::SourceFrame;
 
 use crate::dispatch::target::{EventSource, LiveBlock};
 use crate::error::ExchangeError;
-use crate::formats::{firefox, heaptrack, pprof, tracker};
+use crate::formats::{firefox, heaptrack, otlp, pprof, tracker};
 use crate::inflate::{Limits, Unpacked};
 use crate::model::changes::{Added, BlockEvent, Changes};
 use crate::model::profile::{Line, Profile};
@@ -59,6 +60,9 @@ pub enum Kind {
     Firefox,
     /// A recording of call-stack-tracker.
     Tracker,
+    /// A message of OTLP's profiles signal. Its bytes could be pprof's, so that it is never
+    /// recognised: [`Imported::from_otlp`] reads it.
+    Otlp,
 }
 
 /// The names of the formats that are read here, as options have them.
@@ -113,6 +117,16 @@ pub struct Imported {
     findings: Vec<String>,
     events: Events,
     limits: Limits,
+}
+
+/// The heap of a resource of an OTLP message: of a process, mostly.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ResourceHeap {
+    /// The attributes of the resource that are texts, numbers or truth values.
+    pub attributes: BTreeMap<String, String>,
+    /// The profiles of the resource as one.
+    pub heap: Imported,
 }
 
 /// How a file is opened.
@@ -196,6 +210,15 @@ impl Imported {
         Self::new(Source::Bytes(bytes), &ImportOptions::default(), None)
     }
 
+    /// As [`from_bytes`](Self::from_bytes), with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn from_bytes_with(bytes: Vec<u8>, options: &ImportOptions) -> Result<Self, ExchangeError> {
+        Self::new(Source::Bytes(bytes), options, None)
+    }
+
     /// As [`open`](Self::open), and finds names for a file that has none of its own: a recording of
     /// call-stack-tracker.
     ///
@@ -252,10 +275,29 @@ impl Imported {
                 findings = recorded.findings;
                 (recorded.profile, Events::InMemory(recorded.changes))
             }
-            Kind::Cairn => return Err(ExchangeError::Unknown),
+            Kind::Cairn | Kind::Otlp => return Err(ExchangeError::Unknown),
         };
         let stacks = stacks_of(&profile);
         Ok(Self { kind, profile, stacks, threads, notes, findings, events, limits })
+    }
+
+    /// Reads an uncompressed message of OTLP's profiles signal: a heap for each resource.
+    ///
+    /// # Errors
+    ///
+    /// The violation of the format, and its place.
+    pub fn from_otlp(message: &[u8]) -> Result<Vec<ResourceHeap>, ExchangeError> {
+        let limits = Limits { packed_bytes: message.len() as u64, chosen_bytes: None };
+        let resources = otlp::read(message, limits)?;
+        let heap = |otlp::Resource { attributes, profile }: otlp::Resource| {
+            let stacks = stacks_of(&profile);
+            let (threads, notes, findings) = (Vec::new(), Vec::new(), Vec::new());
+            let events = Events::None;
+            let kind = Kind::Otlp;
+            let heap = Self { kind, profile, stacks, threads, notes, findings, events, limits };
+            ResourceHeap { attributes, heap }
+        };
+        Ok(resources.into_iter().map(heap).collect())
     }
 
     /// Returns how much its events record of time.
@@ -318,11 +360,11 @@ impl Imported {
                 let whole = Scope { stacks: scope.stacks.clone(), ..Scope::default() };
                 if *scope != whole {
                     return Err(ExchangeError::CannotHold {
-                        format: "pprof",
+                        format: self.format(),
                         reason: "a profile has sums alone, so there are no times, threads and sizes to choose by",
                     });
                 }
-                let sums = sums_of(&self.profile, scope)?;
+                let sums = sums_of(self.format(), &self.profile, scope)?;
                 Ok((ImportedSums { sums, unmatched_frees: 0, usage: Vec::new() }, None))
             }
         }
@@ -437,6 +479,7 @@ impl ImportedHeap for Imported {
             Kind::Pprof => "pprof",
             Kind::Firefox => "Firefox Profiler",
             Kind::Tracker => "call-stack-tracker",
+            Kind::Otlp => "OTLP",
         }
     }
 
@@ -630,7 +673,7 @@ fn stacks_of(profile: &Profile) -> Stacks {
 ///
 /// Profiles of Go, jemalloc and gperftools have no peak; the moment of the profile is then their
 /// peak.
-fn sums_of(profile: &Profile, scope: &Scope) -> Result<HeapProfile, ExchangeError> {
+fn sums_of(format: &'static str, profile: &Profile, scope: &Scope) -> Result<HeapProfile, ExchangeError> {
     let column = |names: &[&str]| names.iter().find_map(|name| profile.column(name));
     let live_bytes = column(&["inuse_space", "space", "inuse_bytes"]);
     let live_blocks = column(&["inuse_objects", "objects"]);
@@ -638,7 +681,7 @@ fn sums_of(profile: &Profile, scope: &Scope) -> Result<HeapProfile, ExchangeErro
     let allocations = column(&["alloc_objects"]).or(live_blocks);
     if bytes.is_none() && allocations.is_none() {
         let names: Vec<&str> = profile.columns.iter().map(|column| &*column.name).collect();
-        return Err(ExchangeError::NoHeap { format: "pprof", counts: names.join(", ") });
+        return Err(ExchangeError::NoHeap { format, counts: names.join(", ") });
     }
     let peak_bytes = column(&["peak_space"]).or(live_bytes);
     let peak_blocks = column(&["peak_objects"]).or(live_blocks);

@@ -61,7 +61,7 @@ impl<'r> Unpacked<'r> {
 
     /// Returns the budget of the file's reader.
     pub(crate) fn budget(&self) -> Budget {
-        Budget { format: self.format, limit: self.limits.memory(), retained_bytes: 0 }
+        Budget::of(self.format, self.limits)
     }
 
     /// Returns the next bytes; empty at the end.
@@ -142,6 +142,11 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
+    /// The whole budget of a file that is not unpacked here.
+    pub(crate) fn of(format: &'static str, limits: Limits) -> Self {
+        Self { format, limit: limits.memory(), retained_bytes: 0 }
+    }
+
     /// Charges memory that is about to be allocated.
     pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), ExchangeError> {
         self.retained_bytes = self.retained_bytes.saturating_add(bytes as u64);

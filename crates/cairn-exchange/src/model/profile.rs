@@ -178,6 +178,17 @@ pub fn heap_values(sums: &Sums) -> Vec<u64> {
 const PEAK_SPACE: usize = 5;
 
 impl Profile {
+    /// Makes a line for a location without a name: `module+0x1234`.
+    pub(crate) fn line_without_name(&mut self, address: u64, module: Option<u32>) -> Line {
+        let module = module.and_then(|module| self.modules.get(module as usize));
+        let name = match module {
+            Some(module) => format!("{}+{:#x}", module.name(), address.wrapping_sub(module.start)),
+            None => format!("{address:#x}"),
+        };
+        self.functions.push(Function { name: name.into(), file: None });
+        Line { function: self.functions.len() as u32 - 1, line: 0 }
+    }
+
     /// Builds the profile of a heap, and a map from the recording's stacks to the profile's.
     ///
     /// Names are folded as in `questions`.

@@ -3,6 +3,11 @@
 //!
 //! Entry 0 of every table means none.
 
+mod read;
 mod write;
 
+pub(crate) use read::{Resource, read};
 pub(crate) use write::write;
+
+/// Name of the format in messages.
+pub(crate) const FORMAT: &str = "OTLP";

@@ -252,7 +252,7 @@ impl ProfileBuild {
             };
             let mut lines: Vec<Line> = location.line.iter().filter_map(line).collect();
             if lines.is_empty() {
-                lines.push(nameless(&mut profile, location.address, module));
+                lines.push(profile.line_without_name(location.address, module));
             }
             profile.locations.push(Location { address: location.address, module, lines });
         }
@@ -313,17 +313,6 @@ fn column(tables: &PprofTables, kind: messages::ValueType) -> Column {
     let name = tables.text(kind.r#type);
     let unit = if &*tables.text(kind.unit) == "bytes" { Unit::Bytes } else { Unit::Count };
     Column { title: Arc::clone(&name), name, unit }
-}
-
-/// Returns a line for a location without a name.
-fn nameless(profile: &mut Profile, address: u64, module: Option<u32>) -> Line {
-    let module = module.and_then(|module| profile.modules.get(module as usize));
-    let name = match module {
-        Some(module) => format!("{}+{:#x}", module.name(), address.wrapping_sub(module.start)),
-        None => format!("{address:#x}"),
-    };
-    profile.functions.push(Function { name: name.into(), file: None });
-    Line { function: profile.functions.len() as u32 - 1, line: 0 }
 }
 
 #[cfg(test)]
