@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use cairn_analysis::attribution::Folding;
 use cairn_analysis::heap::{Address, HeapRead, Namer, Questions, Scope, Stacks, Sums, shapes};
 use cairn_analysis::source::{HeapSource, ReadDetail, SourceNames, SourceOptions, Times};
-use cairn_exchange::import::FORMATS;
+use cairn_exchange::import::{FORMATS, Imported};
 use cairn_format::recording::PcKind;
 use cairn_store::block::{Frame, Line, Module, Process, Sample, Shape, ShapeFrame, Stack};
 use cairn_store::{Block, Id, file_sender, now_ms};
@@ -90,10 +91,27 @@ pub(crate) fn block_of_file(path: &Path, content: Id, labels: &Labels) -> Result
     options.formats = Some(&FORMATS);
     options.symbols = Some(SymbolizerOptions::default());
     let source = HeapSource::open(path, &options).map_err(FleetError::source)?;
+    block_of_source(&source, path, content, labels)
+}
+
+/// Makes a block of a heap that came by a network.
+pub(crate) fn block_of_heap(heap: Imported, content: Id, labels: &Labels) -> Result<Block, FleetError> {
+    let mut options = SourceOptions::default();
+    options.symbols = Some(SymbolizerOptions::default());
+    let path = Path::new("");
+    block_of_source(&HeapSource::of_import(path, Arc::new(heap), &options), path, content, labels)
+}
+
+fn block_of_source(
+    source: &HeapSource,
+    path: &Path,
+    content: Id,
+    labels: &Labels,
+) -> Result<Block, FleetError> {
     let symbols = source.symbols();
     let detail = if source.times() == Times::All { ReadDetail::Whole } else { ReadDetail::Stacks };
     let read = source.read(Scope::default(), detail).map_err(FleetError::source)?;
-    Ok(block_of(&source, &read, &symbols, path, content, labels))
+    Ok(block_of(source, &read, &symbols, path, content, labels))
 }
 
 fn block_of(
@@ -198,7 +216,7 @@ fn last_part(path: &str) -> &str {
     path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
 }
 
-fn shape_frame(frame: cairn_analysis::heap::DiffFrame) -> ShapeFrame {
+pub(crate) fn shape_frame(frame: cairn_analysis::heap::DiffFrame) -> ShapeFrame {
     ShapeFrame {
         function: frame.function.map(|function| function.to_string()),
         module: frame.module,
@@ -278,10 +296,20 @@ impl Places {
             .module
             .and_then(|(module, offset)| Some((stacks.modules().get(module as usize)?, offset)));
         match module {
-            // A file of another tool has names, and its addresses are the same on no two machines.
             Some((module, offset)) => {
                 let offset = i64::try_from(offset).unwrap_or(i64::MAX);
-                self.insert(number, &module.path, &module.build_id, offset, frames);
+                match address.lookup_offset() {
+                    // Names of other tools are the places themselves where they have none.
+                    Some(lookup) => {
+                        let place = format!("{}+{offset:#x}", module.name());
+                        let is_place = |frame: &SourceFrame| frame.function.as_deref() == Some(&*place);
+                        let frames = if frames.iter().all(is_place) { &[] } else { frames };
+                        let lookup = i64::try_from(lookup).unwrap_or(i64::MAX);
+                        self.insert(number, &module.path, &module.build_id, lookup, frames);
+                    }
+                    // The stack ends here, which is no place in the code that has a name.
+                    None => self.insert(number, &module.path, &module.build_id, !offset, &[]),
+                }
             }
             None if !frames.is_empty() => {
                 let names = frames.iter().map(|frame| frame.function.as_deref().unwrap_or_default());
@@ -332,7 +360,7 @@ fn offset_of<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> i64 {
 }
 
 /// A line of code, unless nothing is known of it.
-fn line_of(frame: &SourceFrame) -> Option<Line> {
+pub(crate) fn line_of(frame: &SourceFrame) -> Option<Line> {
     let function = frame.function.as_deref().filter(|function| !function.is_empty());
     (function.is_some() || frame.file.is_some()).then(|| Line {
         function: function.map(str::to_owned),

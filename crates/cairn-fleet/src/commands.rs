@@ -19,6 +19,7 @@ use crate::generate::Generate;
 use crate::questions::{self, Measure, Rows, Selection};
 use crate::selected_heap::SelectedHeap;
 use crate::session::Session;
+use crate::symbols::Symbols;
 
 /// Store heap profiles of many machines, and ask all of them at once
 ///
@@ -49,6 +50,7 @@ enum Action {
     /// Make an empty store in a new or empty directory
     Init(Place),
     Add(Add),
+    Symbols(Symbols),
     Top(Top),
     Leaks(Leaks),
     Growth(Growth),
@@ -120,7 +122,7 @@ struct Asked {
 
 /// How an answer is written.
 #[derive(Args)]
-struct Written {
+pub(crate) struct Written {
     /// The form of the answer
     #[arg(long, value_name = "FORM", default_value = "text")]
     format: Form,
@@ -252,6 +254,7 @@ impl Fleet {
                 Ok(0)
             }
             Action::Add(add) => add.run().await,
+            Action::Symbols(symbols) => symbols.run().await,
             Action::Top(top) => {
                 let Top { asked, by } = top;
                 asked.answer(|selection, limit| questions::top(selection, by, limit)).await
@@ -315,7 +318,7 @@ impl Add {
 }
 
 /// Opens a store for questions.
-async fn session_of(store: &str) -> Result<Session, FleetError> {
+pub(crate) async fn session_of(store: &str) -> Result<Session, FleetError> {
     Session::open(&Store::open(store).await?).await
 }
 
@@ -335,7 +338,7 @@ impl Asked {
 }
 
 impl Written {
-    fn write(&self, batches: &[arrow::array::RecordBatch]) -> Result<(), FleetError> {
+    pub(crate) fn write(&self, batches: &[arrow::array::RecordBatch]) -> Result<(), FleetError> {
         match &self.output {
             Some(path) => {
                 let failed = |error: io::Error| FleetError::file(path, error);

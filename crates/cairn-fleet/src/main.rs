@@ -11,6 +11,7 @@
 //! | `questions`, `functions` | questions in SQL |
 //! | `answer` | answers as text, JSON, CSV, Parquet |
 //! | `selected_heap` | a selection as a heap, for pictures |
+//! | `symbols`, `shapes` | names that are found later, and what follows |
 //! | `generate` | stores with known leaks, for measurements |
 
 #![forbid(unsafe_code)]
@@ -25,6 +26,8 @@ mod generate;
 mod questions;
 mod selected_heap;
 mod session;
+mod shapes;
+mod symbols;
 
 use std::process::ExitCode;
 

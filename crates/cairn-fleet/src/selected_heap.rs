@@ -13,6 +13,7 @@ use cairn_analysis::heap::{
 };
 use cairn_analysis::source::{ImportError, ImportedHeap, Question, Times};
 use cairn_format::recording::{LineTableFormat, PcKind};
+use cairn_store::Id;
 use cairn_symbols::SourceFrame;
 
 use crate::add::{GENERATED, INTERPRETED};
@@ -29,6 +30,8 @@ pub(crate) struct SelectedHeap {
     lost: Sums,
     /// By address.
     lines: Vec<Vec<SourceFrame>>,
+    /// The identifiers of stacks, by their number here.
+    ids: HashMap<u32, Id>,
 }
 
 /// A module and an offset in it.
@@ -47,6 +50,20 @@ impl SelectedHeap {
             builder.add(batch)?;
         }
         Ok(builder.finish(title))
+    }
+
+    /// Says which module is the program.
+    pub(crate) fn set_program(&mut self, build_id: &[u8]) {
+        let modules = self.stacks.modules();
+        let program = modules.iter().position(|module| !build_id.is_empty() && module.build_id == build_id);
+        if let Some(program) = program.and_then(|program| u32::try_from(program).ok()) {
+            self.stacks.set_program(program);
+        }
+    }
+
+    /// The identifiers of stacks, by their number here.
+    pub(crate) const fn ids(&self) -> &HashMap<u32, Id> {
+        &self.ids
     }
 }
 
@@ -138,6 +155,7 @@ struct Builder {
     sums: Vec<Sums>,
     lost: Sums,
     lines: Vec<Vec<SourceFrame>>,
+    ids: HashMap<u32, Id>,
     modules: HashMap<Vec<u8>, u32>,
     addresses: HashMap<Place, u32>,
     nodes: HashMap<(u32, u32), u32>,
@@ -152,6 +170,7 @@ impl Builder {
             sums: vec![Sums::default()],
             lost: Sums::default(),
             lines: Vec::new(),
+            ids: HashMap::new(),
             modules: HashMap::new(),
             addresses: HashMap::new(),
             nodes: HashMap::new(),
@@ -173,6 +192,8 @@ impl Builder {
         let frames = lists.values().as_struct();
         let modules = cast(frames.column(0), &DataType::Binary)?;
         let (modules, offsets) = (modules.as_binary::<i32>(), frames.column(1).as_primitive::<Int64Type>());
+        let ids = cast(column("stack_id")?, &DataType::Binary)?;
+        let ids = ids.as_binary::<i32>();
         for row in 0..batch.num_rows() {
             let sums = Sums {
                 allocations: number("alloc_blocks", row)?,
@@ -190,7 +211,12 @@ impl Builder {
             }
             match stack {
                 NO_FRAMES => self.lost.add(&sums),
-                stack => self.sums[stack as usize].add(&sums),
+                stack => {
+                    self.sums[stack as usize].add(&sums);
+                    if let Ok(id) = ids.value(row).try_into() {
+                        self.ids.insert(stack, Id::new(id));
+                    }
+                }
             }
         }
         Ok(())
@@ -233,11 +259,13 @@ impl Builder {
             Address { kind: PcKind::Interpreted, absolute: stated << 32 | NOT_BEGUN, stated, module: None }
         } else {
             let is_file = !path.is_empty() && path != GENERATED;
-            let kind = match u32::try_from(-1 - place.1) {
-                Ok(kind) if !is_file => PcKind::from_number(kind).unwrap_or(PcKind::ProgramCounter),
-                _ => PcKind::ProgramCounter,
+            let (kind, offset) = match (u64::try_from(place.1), u32::try_from(!place.1)) {
+                (Ok(offset), _) => (PcKind::ProgramCounter, offset),
+                // Where the stack ends: the module is known, and the reason is not stored.
+                (Err(_), _) if is_file => (PcKind::NoUnwindInfo, u64::try_from(!place.1).unwrap_or(0)),
+                (Err(_), Ok(kind)) => (PcKind::from_number(kind).unwrap_or(PcKind::ProgramCounter), 0),
+                (Err(_), Err(_)) => (PcKind::ProgramCounter, 0),
             };
-            let offset = u64::try_from(place.1).unwrap_or(0);
             let module = is_file.then(|| (self.module(&place.0), offset));
             Address { kind, absolute: offset, stated, module }
         };
@@ -258,8 +286,8 @@ impl Builder {
     }
 
     fn finish(self, title: String) -> SelectedHeap {
-        let Self { stacks, sums, lost, lines, .. } = self;
-        SelectedHeap { title, stacks, sums, lost, lines }
+        let Self { stacks, sums, lost, lines, ids, .. } = self;
+        SelectedHeap { title, stacks, sums, lost, lines, ids }
     }
 }
 

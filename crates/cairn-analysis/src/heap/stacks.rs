@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::code_names::CodeNames;
+use crate::code_names::{CodeNames, lookup_address};
 use cairn_format::recording::{LineTableFormat, PcKind};
 use cairn_memory::python::PythonCode;
 use cairn_symbols::SourceFrame;
@@ -129,6 +129,17 @@ pub struct Address {
     pub stated: u64,
     /// Index of its module, and the offset from the module's start.
     pub module: Option<(u32, u64)>,
+}
+
+impl Address {
+    /// Returns the offset in the module at which a name is looked up.
+    ///
+    /// A return address is looked up at its call. `None` outside of modules, and where the stack
+    /// ends for a reason.
+    #[must_use]
+    pub fn lookup_offset(&self) -> Option<u64> {
+        lookup_address(self.kind, self.module?.1)
+    }
 }
 
 /// A module that contains addresses.
