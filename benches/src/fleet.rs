@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::fleet_ingestion;
 use crate::heap_report::{CommandCost, cost};
 use crate::machine;
 
@@ -61,6 +62,10 @@ fn measure(program: &str, directory: &Path, hosts: u32, seed: u64) -> Result<(),
     let after = bytes_below(&directory.join("store/sample"))?;
     questions("compacted")?;
     let per_row = |bytes: u64| bytes as f64 / rows as f64;
+    let taken = fleet_ingestion::run(program, directory)?;
+    let fleet_ingestion::Ingestion { rows: taken_rows, wall_seconds, processor_seconds, peak_mib } = taken;
+    row("serve: blocks over HTTP and commits", &CommandCost { wall_seconds, processor_seconds, peak_mib });
+    println!("\n{taken_rows} rows over HTTP: {:.0} a second and core", taken_rows as f64 / processor_seconds);
     println!("\n{rows} rows: {:.2} bytes a row as stored, {:.2} compacted", per_row(before), per_row(after));
 
     let truth = fs::read_to_string(&truth).map_err(|error| format!("{truth}: {error}"))?;

@@ -17,6 +17,7 @@ mod core;
 mod corpus;
 mod first_lines;
 mod fleet;
+mod fleet_ingestion;
 mod formats;
 mod heap;
 mod heap_report;

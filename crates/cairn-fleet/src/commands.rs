@@ -18,6 +18,7 @@ use crate::error::FleetError;
 use crate::generate::Generate;
 use crate::questions::{self, Measure, Rows, Selection};
 use crate::selected_heap::SelectedHeap;
+use crate::serve::Serve;
 use crate::session::Session;
 use crate::symbols::Symbols;
 
@@ -50,6 +51,7 @@ enum Action {
     /// Make an empty store in a new or empty directory
     Init(Place),
     Add(Add),
+    Serve(Serve),
     Symbols(Symbols),
     Top(Top),
     Leaks(Leaks),
@@ -254,6 +256,7 @@ impl Fleet {
                 Ok(0)
             }
             Action::Add(add) => add.run().await,
+            Action::Serve(serve) => serve.run().await,
             Action::Symbols(symbols) => symbols.run().await,
             Action::Top(top) => {
                 let Top { asked, by } = top;

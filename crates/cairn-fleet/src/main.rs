@@ -11,6 +11,7 @@
 //! | `questions`, `functions` | questions in SQL |
 //! | `answer` | answers as text, JSON, CSV, Parquet |
 //! | `selected_heap` | a selection as a heap, for pictures |
+//! | `serve` | profiles over HTTP |
 //! | `symbols`, `shapes` | names that are found later, and what follows |
 //! | `generate` | stores with known leaks, for measurements |
 
@@ -25,6 +26,7 @@ mod functions;
 mod generate;
 mod questions;
 mod selected_heap;
+mod serve;
 mod session;
 mod shapes;
 mod symbols;
