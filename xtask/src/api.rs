@@ -64,7 +64,8 @@ fn list(name: &str) -> Outcome<String> {
     let target = workspace_root().join(TARGET);
     let mut rustdoc = cargo();
     rustdoc.env("RUSTC_BOOTSTRAP", "1").args(["rustdoc", "--quiet", "--locked", "--lib", "--all-features"]);
-    rustdoc.args(["--package", name, "--target-dir"]).arg(&target);
+    // The profile that optimises nothing, as nothing runs but build scripts.
+    rustdoc.args(["--profile", "fleet", "--package", name, "--target-dir"]).arg(&target);
     start(rustdoc.args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"]))?;
     let json = target.join("doc").join(format!("{}.json", name.replace('-', "_")));
     let api = Builder::from_rustdoc_json(&json)
