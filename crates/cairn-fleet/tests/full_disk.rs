@@ -1,7 +1,7 @@
 //! A disk that is full at any moment of a write: an error, nothing lost, nothing twice.
 //!
-//! The limit of a process on the size of its files stands for the disk: a write beyond it fails in
-//! the middle of a file. `CAIRN_KILL_RUNS=200` makes the test long.
+//! The limit of a process on the size of its files takes the place of a disk: a write beyond it
+//! fails in the middle of a file. `CAIRN_KILL_RUNS=200` makes the test long.
 
 #![cfg(unix)]
 
@@ -84,6 +84,5 @@ fn writes_that_fail_leave_the_store_as_it_was() {
         assert_eq!(sums(directory), after, "limit {limit}");
         assert!(fleet(directory, &["check", "store"]).status.success(), "limit {limit}");
     }
-    println!("{failed} of {runs} writes failed");
     assert!(failed > 0 && done > 0, "{failed} failed, {done} done");
 }

@@ -1,9 +1,9 @@
 //! Heap profiles of many machines as tables that any engine can ask.
 //!
-//! A [`Store`] is a directory, or a part of a bucket, with seven [tables](Table), each a Delta table: Parquet files, and a
-//! log that says which of them count. Samples come in [blocks](Block), and each block is stored
-//! once, however often a sender repeats it. Nothing here asks questions; the `cairn-fleet` program,
-//! DuckDB and Spark do that.
+//! A [`Store`] is a directory, or a part of a bucket, with seven [tables](Table), each a Delta
+//! table: Parquet files, and a log that says which of them count. Samples come in [blocks](Block),
+//! and each block is stored once, however often a sender repeats it. Nothing here asks questions;
+//! the `cairn-fleet` program, DuckDB and Spark do that.
 //!
 //! ```no_run
 //! use cairn_store::{Block, Store};

@@ -91,7 +91,7 @@ pub(crate) async fn check_conditions(place: &str, objects: &dyn ObjectStore) -> 
     const PROBE: &str = "cairn-store.probe";
     let failed = |source| StoreError::Object { file: PROBE.to_owned(), source };
     match put_new(objects, PROBE, Vec::new()).await {
-        // Of a check that was killed.
+        // A check that was killed has left it.
         Ok(()) | Err(object_store::Error::AlreadyExists { .. }) => {}
         Err(source) => return Err(failed(source)),
     }

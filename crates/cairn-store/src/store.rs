@@ -94,8 +94,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// When there are other files, when they cannot be written, and when the bucket replaces objects
-    /// that it was asked to make.
+    /// When there are other files, when they cannot be written, and when the bucket replaces
+    /// objects that it was asked to make.
     pub async fn create(place: &str) -> Result<Self, StoreError> {
         let root = address_of(place)?;
         let occupied = || StoreError::Occupied { place: place.to_owned() };

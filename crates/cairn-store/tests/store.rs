@@ -94,8 +94,8 @@ async fn store_is_made_in_an_empty_directory_only() {
     assert!(matches!(Store::open(&place).await, Err(StoreError::Damaged { .. })));
 }
 
-/// Four writers give the same blocks, each in an order of its own, while two compact and two expire.
-/// `CAIRN_KILL_RUNS=200` makes it long.
+/// Four writers give the same blocks, each in an order of its own, while two compact and two
+/// expire. `CAIRN_KILL_RUNS=200` makes it long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn racing_writers_and_maintenance_lose_and_double_nothing() {
     let runs: u64 = std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(1);
