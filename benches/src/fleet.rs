@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use crate::fleet_ingestion;
 use crate::heap_report::{CommandCost, cost};
@@ -61,6 +62,29 @@ fn measure(program: &str, directory: &Path, hosts: u32, seed: u64) -> Result<(),
     cost(&fleet("expire", &["--older", "36500d", "--unnamed-older", "0s"]))?;
     let after = bytes_below(&directory.join("store/sample"))?;
     questions("compacted")?;
+    let cluster = Cluster::start(program, directory)?;
+    println!("\n| question, compacted | here | scheduler and 2 executors | demand |\n|---|---:|---:|---:|");
+    for (name, command, options) in [
+        ("flame of a service", "flame", &["--where", "service = 'service-03'"][..]),
+        ("growth over all services", "growth", &["--from", "1.4", "--to", "1.5"]),
+        ("leaks per stack over hosts", "leaks", &[]),
+    ] {
+        // In turn, and the least of each: another process of the machine delays both alike.
+        let (mut here, mut there) = (f64::INFINITY, f64::INFINITY);
+        for turn in 0..3 {
+            let picture = directory.join(format!("{command}-{turn}.svg")).display().to_string();
+            let mut question = fleet(command, options);
+            if command == "flame" {
+                question.extend(words(&["--force", "-o", &picture]));
+            }
+            here = here.min(cost(&question)?.wall_seconds);
+            question.extend(words(&["--on", &cluster.url]));
+            there = there.min(cost(&question)?.wall_seconds);
+        }
+        let demand = 2.0 * here + 1.5;
+        println!("| {name} | {here:.2} s | {there:.2} s | {demand:.2} s |");
+    }
+    drop(cluster);
     let per_row = |bytes: u64| bytes as f64 / rows as f64;
     let taken = fleet_ingestion::run(program, directory)?;
     let fleet_ingestion::Ingestion { rows: taken_rows, wall_seconds, processor_seconds, peak_mib } = taken;
@@ -85,6 +109,56 @@ fn measure(program: &str, directory: &Path, hosts: u32, seed: u64) -> Result<(),
     let right = found.filter(|found| planted.contains(found)).count();
     println!("leaks: {right} of {} planted ones in the first {0}", planted.len());
     Ok(())
+}
+
+/// A scheduler and two executors of a thread each, until it is dropped.
+struct Cluster {
+    url: String,
+    members: Vec<Child>,
+}
+
+impl Cluster {
+    fn start(program: &str, directory: &Path) -> Result<Self, String> {
+        let mut cluster = Self { url: String::new(), members: Vec::new() };
+        let address = cluster.add(program, &["scheduler", "--listen", "127.0.0.1:0"], "listens on ")?;
+        cluster.url = address;
+        let work = directory.display().to_string();
+        for _ in 0..2 {
+            let url = cluster.url.clone();
+            let executor = ["executor", "--scheduler", &url, "--threads", "1", "--work-directory", &work];
+            cluster.add(program, &executor, "listens on ")?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts a member; returns the word behind `mark` in what it reports.
+    fn add(&mut self, program: &str, arguments: &[&str], mark: &str) -> Result<String, String> {
+        let failed = |error: std::io::Error| format!("{program} {arguments:?}: {error}");
+        let mut member =
+            Command::new(program).args(arguments).stderr(Stdio::piped()).spawn().map_err(failed)?;
+        let mut reports = BufReader::new(member.stderr.take().ok_or("no standard error")?);
+        self.members.push(member);
+        let mut line = String::new();
+        while reports.read_line(&mut line).map_err(failed)? > 0 {
+            if let Some((_, rest)) = line.split_once(mark) {
+                let word = rest.split_whitespace().next().unwrap_or_default().to_owned();
+                // Later reports must not fill the pipe.
+                std::thread::spawn(move || std::io::copy(&mut reports, &mut std::io::sink()));
+                return Ok(word);
+            }
+            line.clear();
+        }
+        Err(format!("{program} {arguments:?} has ended"))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for member in &mut self.members {
+            let _ = member.kill();
+            let _ = member.wait();
+        }
+    }
 }
 
 fn asked(program: &str, arguments: &[&str]) -> Result<String, String> {

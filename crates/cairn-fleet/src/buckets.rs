@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cairn_store::objects_at;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::object_store::{DefaultObjectStoreRegistry, ObjectStoreRegistry};
-use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use object_store::ObjectStore;
 use url::Url;
 
@@ -34,6 +34,6 @@ impl ObjectStoreRegistry for Buckets {
 }
 
 /// Returns the environment of a query engine that reads directories and buckets.
-pub(crate) fn environment() -> Result<Arc<RuntimeEnv>> {
-    RuntimeEnvBuilder::new().with_object_store_registry(Arc::new(Buckets::default())).build_arc()
+pub(crate) fn environment() -> RuntimeEnvBuilder {
+    RuntimeEnvBuilder::new().with_object_store_registry(Arc::new(Buckets::default()))
 }

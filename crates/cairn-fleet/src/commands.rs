@@ -14,6 +14,10 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::add::{Labels, block_of_file, content_of};
 use crate::answer::{self, Form};
+use crate::cluster::client::On;
+use crate::cluster::executor::Executor;
+use crate::cluster::key::MakeKey;
+use crate::cluster::scheduler::Scheduler;
 use crate::error::FleetError;
 use crate::generate::Generate;
 use crate::questions::{self, Measure, Rows, Selection};
@@ -21,6 +25,7 @@ use crate::selected_heap::SelectedHeap;
 use crate::serve::Serve;
 use crate::session::Session;
 use crate::symbols::Symbols;
+use crate::view::ViewSelection;
 
 /// Store heap profiles of many machines, and ask all of them at once
 ///
@@ -42,6 +47,7 @@ Examples:
   cairn fleet leaks fleet --since 7d --by service
   cairn fleet flame fleet --where \"service = 'web' and region = 'eu'\" -o eu.svg
   cairn fleet sql fleet 'select service, sum(live_bytes) as bytes from samples group by service'
+  cairn fleet leaks fleet --on df://scheduler:50050 --cluster-key key.pem
 
 Exit codes: 0 success; 1 the store or a file cannot be read or written; 2 invalid arguments;
 3 the store has a problem that `check` found.";
@@ -58,12 +64,16 @@ enum Action {
     Growth(Growth),
     Introduced(Introduced),
     Flame(Flame),
+    View(ViewSelection),
     Sql(Sql),
     /// Merge small files into larger ones
     Compact(Place),
     Expire(Expire),
     /// Compare the files of the store with its logs
     Check(Place),
+    Scheduler(Scheduler),
+    Executor(Executor),
+    Key(MakeKey),
     #[command(hide = true)]
     Generate(Generate),
 }
@@ -95,9 +105,9 @@ struct Add {
 
 /// Which samples are asked.
 #[derive(Args)]
-struct Chosen {
+pub(crate) struct Chosen {
     /// The directory of the store
-    store: String,
+    pub(crate) store: String,
 
     /// Only samples for which this holds: SQL on service, version, host, day and labels
     #[arg(long = "where", value_name = "CONDITION")]
@@ -106,6 +116,9 @@ struct Chosen {
     /// Only slices that ended within this time: 7d, 12h, 30m
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     since: Option<i64>,
+
+    #[command(flatten)]
+    pub(crate) on: On,
 }
 
 /// Which samples are asked, and how the answer is written.
@@ -213,6 +226,9 @@ struct Sql {
     query: String,
 
     #[command(flatten)]
+    on: On,
+
+    #[command(flatten)]
     form: Written,
 }
 
@@ -268,7 +284,7 @@ impl Fleet {
             }
             Action::Growth(growth) => {
                 let Growth { asked, from, to } = growth;
-                let session = session_of(&asked.chosen.store).await?;
+                let session = session_on(&asked.chosen.store, &asked.chosen.on).await?;
                 check_versions(&session, [&from, &to]).await?;
                 let query = questions::growth(&asked.chosen.selection(), &from, &to, asked.limit);
                 asked.form.write(&session.run(&query).await?)?;
@@ -276,14 +292,18 @@ impl Fleet {
             }
             Action::Introduced(introduced) => introduced.run().await,
             Action::Flame(flame) => flame.run().await,
+            Action::View(view) => view.run().await,
             Action::Sql(sql) => {
-                let session = session_of(&sql.store).await?;
+                let session = session_on(&sql.store, &sql.on).await?;
                 sql.form.write(&session.run(&sql.query).await?)?;
                 Ok(0)
             }
             Action::Compact(place) => compact(&place.store).await,
             Action::Expire(expire) => expire.run().await,
             Action::Check(place) => check(&place.store).await,
+            Action::Scheduler(scheduler) => scheduler.run().await,
+            Action::Executor(executor) => executor.run().await,
+            Action::Key(key) => key.run(),
             Action::Generate(generate) => generate.run().await,
         }
     }
@@ -325,15 +345,24 @@ pub(crate) async fn session_of(store: &str) -> Result<Session, FleetError> {
     Session::open(&Store::open(store).await?).await
 }
 
+/// Opens a store for questions that a cluster may answer.
+pub(crate) async fn session_on(store: &str, on: &On) -> Result<Session, FleetError> {
+    Session::open_on(&Store::open(store).await?, on).await
+}
+
 impl Chosen {
-    fn selection(&self) -> Selection {
+    pub(crate) fn selection(&self) -> Selection {
         Selection { condition: self.condition.clone(), since_ms: self.since.map(|age| now_ms() - age) }
+    }
+
+    pub(crate) fn title(&self) -> String {
+        self.condition.clone().unwrap_or_else(|| self.store.clone())
     }
 }
 
 impl Asked {
     async fn answer(self, question: impl FnOnce(&Selection, usize) -> String) -> Result<u8, FleetError> {
-        let session = session_of(&self.chosen.store).await?;
+        let session = session_on(&self.chosen.store, &self.chosen.on).await?;
         let batches = session.run(&question(&self.chosen.selection(), self.limit)).await?;
         self.form.write(&batches)?;
         Ok(0)
@@ -367,7 +396,7 @@ impl Written {
 
 impl Introduced {
     async fn run(self) -> Result<u8, FleetError> {
-        let session = session_of(&self.asked.chosen.store).await?;
+        let session = session_on(&self.asked.chosen.store, &self.asked.chosen.on).await?;
         let shape = self.shape_in(&session).await?;
         let batches = session.run(&questions::introduced(&self.asked.chosen.selection(), shape)).await?;
         self.asked.form.write(&questions::with_verdict(&batches)?)?;
@@ -394,10 +423,9 @@ impl Flame {
         let failed = |error: io::Error| FleetError::file(&self.output, error);
         // An output that cannot be written is refused before minutes of reading.
         let mut file = NewFile::create(&self.output).map_err(failed)?;
-        let Chosen { store, condition, .. } = &self.chosen;
-        let session = session_of(store).await?;
-        let title = condition.clone().unwrap_or_else(|| store.clone());
-        let heap = SelectedHeap::read(&session, &self.chosen.selection(), title).await?;
+        let Chosen { store, on, .. } = &self.chosen;
+        let session = session_on(store, on).await?;
+        let heap = SelectedHeap::read(&session, &self.chosen.selection(), self.chosen.title()).await?;
         let svg = picture(store, heap, self.by)?;
         file.file_mut().write_all(svg.as_bytes()).map_err(failed)?;
         let existing = if self.force { Existing::Replace } else { Existing::Refuse };
@@ -409,7 +437,7 @@ impl Flame {
 /// Refuses a version that no process has: an answer without rows would mean that nothing grew.
 async fn check_versions(session: &Session, wanted: [&str; 2]) -> Result<(), FleetError> {
     let mut known = Vec::new();
-    for batch in session.run("select distinct version from process order by version").await? {
+    for batch in session.run_here("select distinct version from process order by version").await? {
         known.extend(answer::texts(&batch, 0)?);
     }
     match wanted.iter().find(|version| !known.iter().any(|known| known == *version)) {

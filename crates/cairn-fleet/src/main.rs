@@ -10,9 +10,11 @@
 //! | `buckets` | object stores for the query engine |
 //! | `questions`, `functions` | questions in SQL |
 //! | `answer` | answers as text, JSON, CSV, Parquet |
+//! | `cluster` | the same plans on several machines |
 //! | `selected_heap` | a selection as a heap, for pictures |
 //! | `serve` | profiles over HTTP |
 //! | `symbols`, `shapes` | names that are found later, and what follows |
+//! | `view` | the page of `cairn view` over a selection |
 //! | `generate` | stores with known leaks, for measurements |
 
 #![forbid(unsafe_code)]
@@ -20,6 +22,7 @@
 mod add;
 mod answer;
 mod buckets;
+mod cluster;
 mod commands;
 mod error;
 mod functions;
@@ -30,6 +33,7 @@ mod serve;
 mod session;
 mod shapes;
 mod symbols;
+mod view;
 
 use std::process::ExitCode;
 

@@ -22,7 +22,7 @@ use crate::questions::{Selection, stacks};
 use crate::session::Session;
 
 /// The sums of a selection, by stack.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SelectedHeap {
     title: String,
     stacks: Stacks,
@@ -131,7 +131,7 @@ fn range_of(lists: &ListArray, row: usize) -> std::ops::Range<usize> {
 /// Paths of modules, and whether their identifiers are build ids.
 async fn modules_of(session: &Session) -> Result<HashMap<Vec<u8>, Module>, FleetError> {
     let mut modules = HashMap::new();
-    for batch in session.run("select module, path, has_build_id from module").await? {
+    for batch in session.run_here("select module, path, has_build_id from module").await? {
         let ids = binary(&batch, 0)?;
         let paths = cast(batch.column(1), &DataType::Utf8)?;
         let has_build_id = batch.column(2).as_boolean();

@@ -12,16 +12,20 @@ use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::execution::context::{SessionConfig, SessionContext};
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::SortExpr;
 
 use crate::answer::texts;
 use crate::buckets;
+use crate::cluster::client::{On, Remote};
 use crate::error::FleetError;
 use crate::functions;
 
 /// A store that can be asked.
 pub(crate) struct Session {
     context: SessionContext,
+    /// Where questions run, unless they do here.
+    remote: Option<Remote>,
     /// The keys of labels, which are columns of the view `samples`.
     labels: BTreeSet<String>,
 }
@@ -32,35 +36,44 @@ const OWN_COLUMNS: [&str; 3] = ["process", "stack_id", "shape_id"];
 impl Session {
     /// Opens the tables as they are now.
     pub(crate) async fn open(store: &Store) -> Result<Self, FleetError> {
-        let mut config = SessionConfig::new().with_information_schema(true);
-        config.options_mut().execution.parquet.pushdown_filters = true;
-        config.options_mut().execution.parquet.reorder_filters = true;
-        let context = SessionContext::new_with_config_rt(config, buckets::environment()?);
-        for table in Table::ALL {
-            register(&context, store, table).await?;
+        Self::of_files(&files_of(store).await?, buckets::environment().build_arc()?).await
+    }
+
+    /// Opens the tables as they are now. Large questions run on the cluster if there is one; rows
+    /// that the answer needs besides are few, and read here.
+    pub(crate) async fn open_on(store: &Store, on: &On) -> Result<Self, FleetError> {
+        let files = files_of(store).await?;
+        let mut session = Self::of_files(&files, buckets::environment().build_arc()?).await?;
+        if let Some(remote) = on.remote(&session.context)? {
+            // A cluster must not know in which order rows are: Ballista divides a plan where it
+            // moves rows, which mixes them, and joins by merging would miss rows without an error.
+            register(&remote.context, &files, IsSorted(false))?;
+            add_views(&remote.context, &session.labels_text()).await?;
+            session.remote = Some(remote);
         }
-        let mut session = Self { context, labels: BTreeSet::new() };
-        for (name, text) in last_rows() {
-            session.view(&name, &text).await?;
-        }
-        session.labels = session.label_keys().await?;
-        let labels = session.labels_text();
-        session.view("samples", &samples_text(&labels)).await?;
-        functions::register(&session.context);
         Ok(session)
     }
 
-    async fn view(&self, name: &str, query: &str) -> Result<(), FleetError> {
-        let plan = self.context.state().create_logical_plan(query).await?;
-        let view = datafusion::datasource::ViewTable::new(plan, Some(query.to_owned()));
-        self.context.register_table(name, Arc::new(view))?;
-        Ok(())
+    async fn of_files(files: &[TableFiles], runtime: Arc<RuntimeEnv>) -> Result<Self, FleetError> {
+        let mut config = SessionConfig::new().with_information_schema(true);
+        let options = config.options_mut();
+        options.execution.parquet.pushdown_filters = true;
+        options.execution.parquet.reorder_filters = true;
+        // As on a cluster, so that an answer has the same types.
+        options.sql_parser.map_string_types_to_utf8view = false;
+        let context = SessionContext::new_with_config_rt(config, runtime);
+        register(&context, files, IsSorted(true))?;
+        let mut session = Self { context, remote: None, labels: BTreeSet::new() };
+        session.labels = session.label_keys().await?;
+        add_views(&session.context, &session.labels_text()).await?;
+        Ok(session)
     }
 
     async fn label_keys(&self) -> Result<BTreeSet<String>, FleetError> {
-        let text = "select distinct unnest(map_keys(labels)) as key from process";
+        // Rows that do not count have the same labels, as those of a process do not change.
+        let text = "select distinct unnest(map_keys(labels)) as key from process_rows";
         let mut keys = BTreeSet::new();
-        for batch in self.run(text).await? {
+        for batch in self.run_here(text).await? {
             keys.extend(texts(&batch, 0)?);
         }
         let sample = Table::Sample.schema();
@@ -75,7 +88,7 @@ impl Session {
         self.labels.iter().map(column).collect()
     }
 
-    /// Runs a query that has some rows as the table `wanted`.
+    /// Runs a query that has some rows as the table `wanted`. It runs here, as these rows are here.
     pub(crate) async fn run_with(
         &self,
         wanted: RecordBatch,
@@ -84,43 +97,90 @@ impl Session {
         const NAME: &str = "wanted";
         let table = MemTable::try_new(wanted.schema(), vec![vec![wanted]])?;
         self.context.register_table(NAME, Arc::new(table))?;
-        let answer = self.run(text).await;
+        let answer = self.run_here(text).await;
         self.context.deregister_table(NAME)?;
         answer
     }
 
-    /// Runs a query.
+    /// Runs a query, on the cluster if there is one.
     pub(crate) async fn run(&self, text: &str) -> Result<Vec<RecordBatch>, FleetError> {
+        let Some(remote) = &self.remote else { return self.run_here(text).await };
+        let frame = remote.context.sql(text).await?;
+        if Remote::takes(&frame.clone().into_optimized_plan()?)? {
+            remote.wait(frame.collect()).await
+        } else {
+            self.run_here(text).await
+        }
+    }
+
+    /// Runs a query in this process.
+    pub(crate) async fn run_here(&self, text: &str) -> Result<Vec<RecordBatch>, FleetError> {
         let frame = self.context.sql(text).await?;
         Ok(frame.collect().await?)
     }
 }
 
-/// Registers the files of a table under its name.
+/// A table, and its files at one moment.
+type TableFiles = (Table, Vec<ListingTableUrl>);
+
+async fn files_of(store: &Store) -> Result<Vec<TableFiles>, FleetError> {
+    let mut files = Vec::new();
+    for table in Table::ALL {
+        let of_table = store.files(table).await?;
+        let mut urls = of_table
+            .iter()
+            .map(|file| ListingTableUrl::parse(file.url.as_str()))
+            .collect::<Result<Vec<_>, _>>()?;
+        if urls.is_empty() {
+            // A directory that is never there: a table in memory could not be given to a cluster.
+            urls.push(ListingTableUrl::parse(format!("{}{}/_none/", store.address(), table.name()))?);
+        }
+        files.push((table, urls));
+    }
+    Ok(files)
+}
+
+/// Whether the engine may rely on the order of rows in files.
+struct IsSorted(bool);
+
+/// Registers the files of tables under their names.
 ///
 /// Those of a table with a key have the name `TABLE_rows`, as only the last row of a key counts.
-async fn register(context: &SessionContext, store: &Store, table: Table) -> Result<(), FleetError> {
-    let name = match table.key() {
-        [] => table.name().to_owned(),
-        _ => format!("{}_rows", table.name()),
-    };
-    let files = store.files(table).await?;
-    if files.is_empty() {
-        let empty = MemTable::try_new(table.schema(), vec![vec![]])?;
-        context.register_table(&name, Arc::new(empty))?;
-        return Ok(());
+fn register(
+    context: &SessionContext,
+    files: &[TableFiles],
+    IsSorted(is_sorted): IsSorted,
+) -> Result<(), FleetError> {
+    for (table, urls) in files {
+        let name = match table.key() {
+            [] => table.name().to_owned(),
+            _ => format!("{}_rows", table.name()),
+        };
+        let mut options =
+            ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");
+        if is_sorted {
+            let order = table.order().iter();
+            let order: Vec<SortExpr> =
+                order.map(|column| datafusion::prelude::col(*column).sort(true, false)).collect();
+            options = options.with_file_sort_order(vec![order]);
+        }
+        let config = ListingTableConfig::new_with_multi_paths(urls.clone())
+            .with_listing_options(options)
+            .with_schema(table.schema());
+        context.register_table(&name, Arc::new(ListingTable::try_new(config)?))?;
     }
-    let urls =
-        files.iter().map(|file| ListingTableUrl::parse(file.url.as_str())).collect::<Result<Vec<_>, _>>()?;
-    let order: Vec<SortExpr> =
-        table.order().iter().map(|column| datafusion::prelude::col(*column).sort(true, false)).collect();
-    let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
-        .with_file_extension(".parquet")
-        .with_file_sort_order(vec![order]);
-    let config = ListingTableConfig::new_with_multi_paths(urls)
-        .with_listing_options(options)
-        .with_schema(table.schema());
-    context.register_table(&name, Arc::new(ListingTable::try_new(config)?))?;
+    Ok(())
+}
+
+/// Adds the views that questions begin with, and the functions.
+async fn add_views(context: &SessionContext, labels: &str) -> Result<(), FleetError> {
+    let samples = ("samples".to_owned(), samples_text(labels));
+    for (name, query) in last_rows().into_iter().chain([samples]) {
+        let plan = context.state().create_logical_plan(&query).await?;
+        let view = datafusion::datasource::ViewTable::new(plan, Some(query));
+        context.register_table(name, Arc::new(view))?;
+    }
+    functions::register(context);
     Ok(())
 }
 

@@ -210,6 +210,7 @@ pub(crate) const ROOMS: &[Room] = &[
             "cairn-format",
             "cairn-store",
             "cairn-symbols",
+            "cairn-web",
         ]),
         outside: Allowed::Any,
         ..CLOSED
