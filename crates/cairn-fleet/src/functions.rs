@@ -11,6 +11,8 @@ use datafusion::execution::context::SessionContext;
 use datafusion::logical_expr::Expr;
 use futures::FutureExt as _;
 
+use crate::questions::samples_for;
+
 /// Registers the functions.
 pub(crate) fn register(context: &SessionContext) {
     for kind in [Kind::Flame, Kind::Inclusive] {
@@ -50,7 +52,8 @@ const MOST_ROWS: u32 = 1_000_000;
 
 /// Sums by stack of the selected samples, so that joins have one row a stack, not one a sample.
 fn by_stack(condition: &str, column: &str) -> String {
-    format!("select stack_id, sum({column}) as value from samples where {condition} group by stack_id")
+    let table = samples_for(condition);
+    format!("select stack_id, sum({column}) as value from {table} where {condition} group by stack_id")
 }
 
 impl Function {

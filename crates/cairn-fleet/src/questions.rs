@@ -8,8 +8,10 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray as _, RecordBatch, StringArray};
 use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
-use cairn_store::Id;
+use cairn_store::{Id, Table};
 use clap::ValueEnum;
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use crate::error::FleetError;
 
@@ -28,6 +30,44 @@ impl Selection {
         let since = self.since_ms.map(|since| format!("t_end > {since}"));
         let parts: Vec<String> = condition.into_iter().chain(since).collect();
         if parts.is_empty() { "true".to_owned() } else { parts.join(" and ") }
+    }
+
+    /// The table that the condition is about.
+    fn table(&self) -> &'static str {
+        samples_for(self.condition.as_deref().unwrap_or_default())
+    }
+}
+
+/// The table that has the columns of a condition: `samples` with the labels of processes, or
+/// `sample`, which need not be joined to them.
+pub(crate) fn samples_for(condition: &str) -> &'static str {
+    const WORDS: [&str; 13] = [
+        "and",
+        "between",
+        "false",
+        "ilike",
+        "in",
+        "is",
+        "like",
+        "not",
+        "null",
+        "or",
+        "true",
+        "starts_with",
+        "lower",
+    ];
+    let is_plain = |token: &Token| match token {
+        Token::Word(word) => {
+            let name = word.value.as_str();
+            let is_column = Table::Sample.schema().column_with_name(&name.to_ascii_lowercase()).is_some();
+            is_column || word.quote_style.is_none() && WORDS.contains(&name.to_ascii_lowercase().as_str())
+        }
+        _ => true,
+    };
+    match Tokenizer::new(&GenericDialect {}, condition).tokenize() {
+        Ok(tokens) if tokens.iter().all(is_plain) => "sample",
+        // A label, or an error that the engine explains better.
+        _ => "samples",
     }
 }
 
@@ -80,7 +120,7 @@ fn by_shape(columns: &str) -> String {
 
 /// `top`: what holds or allocates most.
 pub(crate) fn top(selection: &Selection, measure: Measure, limit: usize) -> String {
-    let chosen = selection.text();
+    let (chosen, table) = (selection.text(), selection.table());
     let (bytes, blocks) = measure.columns();
     let at = match measure {
         // A peak is the process's; each of its slices repeats it.
@@ -94,10 +134,10 @@ pub(crate) fn top(selection: &Selection, measure: Measure, limit: usize) -> Stri
         limit,
     );
     format!(
-        "with chosen as (select * from samples where {chosen}), \
+        "with chosen as (select * from {table} where {chosen}), \
          bounds as (select process, max(t_end) as last from chosen group by process), \
          by_stack as (select c.service as service, c.stack_id as stack_id, sum(c.{bytes}) as bytes, \
-           sum(c.{blocks}) as blocks from chosen c join bounds b on c.process = b.process where {at} \
+           sum(c.{blocks}) as blocks from bounds b join chosen c on c.process = b.process where {at} \
            group by 1, 2) {rows}"
     )
 }
@@ -105,23 +145,23 @@ pub(crate) fn top(selection: &Selection, measure: Measure, limit: usize) -> Stri
 /// `leaks`: the growth from the first to the last slice of each process. A process with one slice
 /// that has ended leaked all that it left.
 pub(crate) fn leaks(selection: &Selection, rows: Rows, limit: usize) -> String {
-    let chosen = selection.text();
+    let (chosen, table) = (selection.text(), selection.table());
     let by_stack = format!(
-        "with chosen as (select * from samples where {chosen}), \
-         bounds as (select c.process as process, min(c.t_end) as first, max(c.t_end) as last, \
-           max(case when p.ended is null then 0 else 1 end) as has_ended \
-           from chosen c join process p on p.process = c.process group by c.process), \
-         grown as (select c.service as service, c.process as process, c.stack_id as stack_id, \
-           sum(case when c.t_end = b.last and (b.first < b.last or b.has_ended = 1) then c.live_bytes else 0 end \
-             - case when c.t_end = b.first and b.first < b.last then c.live_bytes else 0 end) as bytes, \
-           sum(case when c.t_end = b.last and (b.first < b.last or b.has_ended = 1) then c.live_blocks else 0 end \
-             - case when c.t_end = b.first and b.first < b.last then c.live_blocks else 0 end) as blocks \
-           from chosen c join bounds b on c.process = b.process \
-           where c.t_end = b.first or c.t_end = b.last group by 1, 2, 3), \
-         by_stack as (select service, stack_id, sum(bytes) as bytes, sum(blocks) as blocks, \
-           sum(case when bytes > 0 then 1 else 0 end) as grew_in, \
-           sum(case when bytes < 0 then 1 else 0 end) as shrank_in \
-           from grown group by 1, 2)"
+        "with chosen as (select * from {table} where {chosen}), \
+         seen as (select process, min(t_end) as first, max(t_end) as last from chosen group by process), \
+         bounds as (select s.process as process, p.service as service, s.first as first, s.last as last \
+           from seen s join process p on p.process = s.process \
+           where s.first < s.last or p.ended is not null), \
+         grown as (select c.process as process, c.stack_id as stack_id, \
+           sum(case when c.t_end = b.last then c.live_bytes else -c.live_bytes end) as bytes, \
+           sum(case when c.t_end = b.last then c.live_blocks else -c.live_blocks end) as blocks \
+           from bounds b join chosen c on c.process = b.process \
+           where c.t_end = b.first or c.t_end = b.last group by 1, 2), \
+         by_stack as (select b.service as service, g.stack_id as stack_id, sum(g.bytes) as bytes, \
+           sum(g.blocks) as blocks, \
+           sum(case when g.bytes > 0 then 1 else 0 end) as grew_in, \
+           sum(case when g.bytes < 0 then 1 else 0 end) as shrank_in \
+           from bounds b join grown g on g.process = b.process group by 1, 2)"
     );
     match rows {
         Rows::Service => format!(
@@ -142,7 +182,7 @@ pub(crate) fn leaks(selection: &Selection, rows: Rows, limit: usize) -> String {
 /// `growth`: what a process holds in one version and in another, on average over processes and
 /// slices.
 pub(crate) fn growth(selection: &Selection, from: &str, to: &str, limit: usize) -> String {
-    let chosen = selection.text();
+    let (chosen, table) = (selection.text(), selection.table());
     let (from, to) = (literal(from), literal(to));
     let rows = by_shape("sum(before) as before, sum(after) as after");
     let rows = format!(
@@ -150,11 +190,11 @@ pub(crate) fn growth(selection: &Selection, from: &str, to: &str, limit: usize) 
          coalesce(w.after / nullif(n.after, 0), 0) - coalesce(w.before / nullif(n.before, 0), 0) as grew, \
          coalesce(w.before / nullif(n.before, 0), 0) as before, \
          coalesce(w.after / nullif(n.after, 0), 0) as after \
-         from ({rows}) w join slices n on n.service = w.service where n.before > 0 and n.after > 0"
+         from slices n join ({rows}) w on n.service = w.service where n.before > 0 and n.after > 0"
     );
     let rows = format!("select * from ({rows}) where grew <> 0");
     format!(
-        "with chosen as (select * from samples where version in ({from}, {to}) and {chosen}), \
+        "with chosen as (select * from {table} where version in ({from}, {to}) and {chosen}), \
          slices as (select service, sum(case when version = {from} then 1 else 0 end) as before, \
            sum(case when version = {to} then 1 else 0 end) as after \
            from (select distinct service, version, process, t_end from chosen) group by service), \
@@ -168,14 +208,14 @@ pub(crate) fn growth(selection: &Selection, from: &str, to: &str, limit: usize) 
 
 /// `introduced`: what each version of a service holds in a shape, per host.
 pub(crate) fn introduced(selection: &Selection, shape: Id) -> String {
-    let chosen = selection.text();
+    let (chosen, table) = (selection.text(), selection.table());
     format!(
         "with stacks as (select stack_id from stack where coalesce(shape_id, stack_id) = decode('{shape}', 'hex')), \
          held as (select c.service as service, c.version as version, c.host as host, c.process as process, \
-           sum(c.live_bytes) as bytes from samples c join stacks s on s.stack_id = c.stack_id \
+           sum(c.live_bytes) as bytes from {table} c join stacks s on s.stack_id = c.stack_id \
            where {chosen} group by 1, 2, 3, 4), \
          slices as (select service, version, host, process, count(*) as n, min(t_end) as first from \
-           (select distinct service, version, host, process, t_end from samples \
+           (select distinct service, version, host, process, t_end from {table} \
             where service in (select service from held) and {chosen}) group by 1, 2, 3, 4), \
          hosts as (select n.service as service, n.version as version, n.host as host, min(n.first) as first, \
            sum(coalesce(h.bytes, 0) / n.n) as bytes \
@@ -224,18 +264,20 @@ pub(crate) fn with_verdict(batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, 
 
 /// Sums of a selection by stack, with the frames of each.
 pub(crate) fn stacks(selection: &Selection) -> String {
-    let chosen = selection.text();
+    let (chosen, table) = (selection.text(), selection.table());
     let sum = |column: &str| format!("sum({column}) as {column}");
     let last =
         |column: &str| format!("sum(case when c.t_end = b.last then c.{column} else 0 end) as {column}");
     let at_last = ["live_bytes", "live_blocks", "peak_bytes", "peak_blocks"].map(last).join(", ");
     let all = ["alloc_bytes", "alloc_blocks", "temporary"].map(sum).join(", ");
     format!(
-        "with chosen as (select * from samples where {chosen}), \
+        "with chosen as (select * from {table} where {chosen}), \
          bounds as (select process, max(t_end) as last from chosen group by process), \
          by_stack as (select c.stack_id as stack_id, {at_last}, {all} \
-           from chosen c join bounds b on c.process = b.process group by 1) \
-         select t.*, s.frames as frames from by_stack t join stack s on s.stack_id = t.stack_id \
+           from bounds b join chosen c on c.process = b.process group by 1), \
+         wanted as (select stack_id, last_value(frames order by revision) as frames from stack_rows \
+           where stack_id in (select stack_id from by_stack) group by stack_id) \
+         select t.*, s.frames as frames from by_stack t join wanted s on s.stack_id = t.stack_id \
          order by t.stack_id"
     )
 }
@@ -269,5 +311,18 @@ mod tests {
         assert_eq!(literal("1.4' or 'a' = 'a"), "'1.4'' or ''a'' = ''a'");
         assert!(shapes_like("12'").is_err());
         assert!(shapes_like("").is_err());
+    }
+
+    #[test]
+    fn labels_alone_need_processes() {
+        for plain in
+            ["", "service = 'web' and Version in ('1.4', '1.5')", "\"host\" like 'region%'", "t_end > 5"]
+        {
+            assert_eq!(samples_for(plain), "sample", "{plain}");
+        }
+        for with_label in ["region = 'eu'", "service = 'a' or \"and\" = 'b'", "service = 'a", "s.host = 'a'"]
+        {
+            assert_eq!(samples_for(with_label), "samples", "{with_label}");
+        }
     }
 }

@@ -48,7 +48,7 @@ impl Session {
             // A cluster must not know in which order rows are: Ballista divides a plan where it
             // moves rows, which mixes them, and joins by merging would miss rows without an error.
             register(&remote.context, &files, IsSorted(false))?;
-            add_views(&remote.context, &session.labels_text()).await?;
+            add_views(&remote.context, &files, &session.labels_text()).await?;
             session.remote = Some(remote);
         }
         Ok(session)
@@ -65,7 +65,7 @@ impl Session {
         register(&context, files, IsSorted(true))?;
         let mut session = Self { context, remote: None, labels: BTreeSet::new() };
         session.labels = session.label_keys().await?;
-        add_views(&session.context, &session.labels_text()).await?;
+        add_views(&session.context, files, &session.labels_text()).await?;
         Ok(session)
     }
 
@@ -173,9 +173,9 @@ fn register(
 }
 
 /// Adds the views that questions begin with, and the functions.
-async fn add_views(context: &SessionContext, labels: &str) -> Result<(), FleetError> {
+async fn add_views(context: &SessionContext, files: &[TableFiles], labels: &str) -> Result<(), FleetError> {
     let samples = ("samples".to_owned(), samples_text(labels));
-    for (name, query) in last_rows().into_iter().chain([samples]) {
+    for (name, query) in last_rows(files).into_iter().chain([samples]) {
         let plan = context.state().create_logical_plan(&query).await?;
         let view = datafusion::datasource::ViewTable::new(plan, Some(query));
         context.register_table(name, Arc::new(view))?;
@@ -184,27 +184,30 @@ async fn add_views(context: &SessionContext, labels: &str) -> Result<(), FleetEr
     Ok(())
 }
 
-/// The views of tables with a key.
-fn last_rows() -> Vec<(String, String)> {
-    let with_key = Table::ALL.into_iter().filter(|table| !table.key().is_empty());
-    with_key
-        .map(|table| {
-            let schema = table.schema();
-            let others = schema
-                .fields()
-                .iter()
-                .filter(|field| !table.key().contains(&field.name().as_str()) && field.name() != "revision");
-            let others: Vec<String> = others
-                .map(|field| format!("last_value({0} order by revision) as {0}", quoted(field.name())))
-                .collect();
-            let keys: Vec<String> = table.key().iter().map(|key| quoted(key)).collect();
-            let (keys, name) = (keys.join(", "), table.name());
-            (
-                name.to_owned(),
-                format!("select {keys}, {} from {name}_rows group by {keys}", others.join(", ")),
-            )
-        })
-        .collect()
+/// The views of tables with a key. One file has each key once, so that its rows need no comparison;
+/// compaction leaves one.
+fn last_rows(files: &[TableFiles]) -> Vec<(String, String)> {
+    let with_key = files.iter().filter(|(table, _)| !table.key().is_empty());
+    with_key.map(|(table, urls)| (table.name().to_owned(), last_rows_of(*table, urls.len()))).collect()
+}
+
+fn last_rows_of(table: Table, files: usize) -> String {
+    let name = table.name();
+    let keys: Vec<String> = table.key().iter().map(|key| quoted(key)).collect();
+    let keys = keys.join(", ");
+    let schema = table.schema();
+    let others = schema
+        .fields()
+        .iter()
+        .filter(|field| !table.key().contains(&field.name().as_str()) && field.name() != "revision")
+        .map(|field| quoted(field.name()));
+    if files == 1 {
+        let others: Vec<String> = others.collect();
+        return format!("select {keys}, {} from {name}_rows", others.join(", "));
+    }
+    let others: Vec<String> =
+        others.map(|other| format!("last_value({other} order by revision) as {other}")).collect();
+    format!("select {keys}, {} from {name}_rows group by {keys}", others.join(", "))
 }
 
 /// A column's name as SQL has it: some of them are words of the language.

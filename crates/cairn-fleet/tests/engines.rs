@@ -43,17 +43,18 @@ fn embedded(directory: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Asks all queries of a store as it was written, and of one that was compacted.
-fn compare(engine: &str) {
+/// Asks all queries of these stores, of which one may be compacted.
+fn compare(engine: &str, stores: &[&str]) {
     let Some(python) = python() else { return };
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let generated = ["--hosts", "60", "--services", "3", "--stacks", "80", "--stacks-of-host", "20"];
-    let stores = ["as-stored", "compacted"];
     for store in stores {
         embedded(directory, &[&["generate", store][..], &generated].concat());
     }
-    embedded(directory, &["compact", "compacted"]);
+    if stores.contains(&"compacted") {
+        embedded(directory, &["compact", "compacted"]);
+    }
     let queries: Vec<String> = QUERIES.iter().map(|query| query.replace("GROWTH", GROWTH)).collect();
     std::fs::write(directory.join("queries.sql"), queries.join(";")).unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engines/ask.py");
@@ -80,10 +81,10 @@ fn compare(engine: &str) {
 
 #[test]
 fn duckdb_has_equal_sums() {
-    compare("duckdb");
+    compare("duckdb", &["as-stored", "compacted"]);
 }
 
 #[test]
 fn spark_has_equal_sums() {
-    compare("pyspark");
+    compare("pyspark", &["compacted"]);
 }

@@ -46,7 +46,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn writes_that_fail_leave_the_store_as_it_was() {
-    let runs: usize = std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(8);
+    let runs: usize = std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5);
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let (first, second) = (fixture("exchange/go-heap.pb.gz"), fixture("exchange/heaptrack-small.zst"));
