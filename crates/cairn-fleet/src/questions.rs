@@ -38,8 +38,9 @@ impl Selection {
     }
 }
 
-/// The table that has the columns of a condition: `samples` with the labels of processes, or
-/// `sample`, which need not be joined to them.
+/// The table that has the columns of a condition.
+///
+/// It is `samples` with the labels of processes, or `sample`, which need not be joined to them.
 pub(crate) fn samples_for(condition: &str) -> &'static str {
     const WORDS: [&str; 13] = [
         "and",

@@ -43,7 +43,7 @@ fn embedded(directory: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Asks all queries of these stores, of which one may be compacted.
+/// Asks all queries of these stores, after compaction of the one with that name.
 fn compare(engine: &str, stores: &[&str]) {
     let Some(python) = python() else { return };
     let directory = tempfile::tempdir().unwrap();

@@ -21,8 +21,8 @@ const GROUP_ROWS: usize = 256 << 10;
 /// Rows of a batch that is read or written at once.
 pub(crate) const BATCH_ROWS: usize = 8192;
 
-/// Sorts rows as the table's files have them. Of rows with one key, the last one stays, so that a
-/// file has each key once.
+/// Sorts rows as the table's files have them. The last row of a key stays, so that a file has each
+/// key once.
 pub(crate) fn sorted(table: Table, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let orders = Order::new(table, table.order())?.keys(batch)?;
     let mut rows: Vec<u32> = (0..).take(batch.num_rows()).collect();

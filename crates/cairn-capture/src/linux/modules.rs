@@ -135,7 +135,6 @@ pub(crate) struct KnownModules {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
 struct KnownModule {
     start: u64,
     end: u64,
@@ -149,14 +148,27 @@ struct KnownModule {
 }
 
 impl KnownModule {
-    const NONE: Self = Self { start: 0, end: 0, identity: 0, has_table: 0, table: MaybeUninit::uninit() };
-
     #[inline(never)]
     fn rule(&mut self, lookup: u64) -> Rule {
         let address = AbsoluteAddress::new(lookup);
-        // SAFETY: `add` has filled the table where it says so.
+        // SAFETY: `fill` has filled the table where it says so.
         let table = (self.has_table != 0).then(|| unsafe { self.table.assume_init_mut() });
         rule_from(table.map(|table| table.rule::<Native>(address)))
+    }
+
+    /// Remembers the unwind table. The loader's answer is not on the stack any more: that of a
+    /// signal handler is small.
+    ///
+    /// # Safety
+    ///
+    /// As [`frame_table`], as long as this module is used.
+    #[inline(never)]
+    unsafe fn fill(&mut self, header: u64, segment: AddressRange) {
+        // SAFETY: the caller promises it.
+        if let Some(table) = unsafe { frame_table(header, segment) } {
+            self.table.write(CachingTable::new(table));
+            self.has_table = 1;
+        }
     }
 }
 
@@ -164,7 +176,9 @@ impl KnownModules {
     const PLACES: usize = 4;
 
     pub(crate) fn forget(&mut self) {
-        *self = Self { modules: [KnownModule::NONE; Self::PLACES], next: 0 };
+        for module in &mut self.modules {
+            (module.start, module.end) = (0, 0);
+        }
     }
 
     /// The packed rule at a return address, from its module's tables, and the module's identity.
@@ -190,24 +204,28 @@ impl KnownModules {
     #[cold]
     #[inline(never)]
     fn add(&mut self, pc: u64, state: &ModuleState) -> Option<usize> {
-        let object = LoadedModules::find(AbsoluteAddress::new(pc.wrapping_sub(1)))?;
-        let header = object.eh_frame_header as u64;
-        let segment = readable_segment(&object, header)?;
-        // SAFETY: the loader found the header, `readable_segment` the segment around it; both stay
-        // as long as the table is used, see `KnownModule::table`.
-        let table = unsafe { frame_table(header, segment) };
         let place = self.next;
         let module = self.modules.get_mut(place)?;
-        module.start = object.map_start as u64;
-        module.end = object.map_end as u64;
+        let (header, segment) = place_of(module, pc)?;
         module.identity = identity_at(pc, PcKind::ReturnAddress, state);
-        module.has_table = u32::from(table.is_some());
-        if let Some(table) = table {
-            module.table.write(CachingTable::new(table));
-        }
+        // SAFETY: the loader found the header, `readable_segment` the segment around it; both stay
+        // as long as the module is used, see `KnownModule::table`.
+        unsafe { module.fill(header, segment) };
         self.next = (place + 1) % Self::PLACES;
         Some(place)
     }
+}
+
+/// Begins to know the module that covers the call before `pc`. Returns the header of its unwind
+/// table, and the segment around it.
+#[inline(never)]
+fn place_of(module: &mut KnownModule, pc: u64) -> Option<(u64, AddressRange)> {
+    let object = LoadedModules::find(AbsoluteAddress::new(pc.wrapping_sub(1)))?;
+    let header = object.eh_frame_header as u64;
+    let segment = readable_segment(&object, header)?;
+    (module.start, module.end) = (object.map_start as u64, object.map_end as u64);
+    module.has_table = 0;
+    Some((header, segment))
 }
 
 /// The loader's record of one module.

@@ -21,7 +21,7 @@ pub struct FrameEntry<'a> {
 
 impl FrameEntry<'_> {
     #[inline]
-    fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         let nowhere = AbsoluteAddress::new(0);
         let range = AddressRange::new(nowhere, nowhere);
         Self { offset: 0, range, cie_offset: 0, program: Cursor::EMPTY }
@@ -257,24 +257,31 @@ impl<'a> CieCache<'a> {
         Self { places: [(Self::EMPTY_PLACE, Cie::empty()); 2], next: 0 }
     }
 
-    /// The FDE at `offset`, and its CIE, which is read if it is not here.
+    /// Fills `entry` with the FDE at `offset`. Returns the place of its CIE, which is read if it is
+    /// not here.
     #[inline]
-    pub(super) fn entry(
+    pub(super) fn fill(
         &mut self,
         context: &PointerContext<'a>,
         flavor: Flavor,
         offset: usize,
-    ) -> Result<(FrameEntry<'a>, &Cie<'a>), CfiError> {
+        entry: &mut FrameEntry<'a>,
+    ) -> Result<usize, CfiError> {
         let (body, cie_offset) = start_fde(context, flavor, offset)?;
         let known = self.places.iter().position(|(place, _)| *place == cie_offset);
         let place = match known {
             Some(place) => place,
             None => self.add(context, flavor, cie_offset)?,
         };
-        let Some((_, cie)) = self.places.get(place) else {
-            return Err(CfiError { offset, kind: CfiErrorKind::NoCie });
-        };
-        Ok((parse_fde_body(context, cie, cie_offset, offset, body)?, cie))
+        *entry = parse_fde_body(context, self.cie(place)?, cie_offset, offset, body)?;
+        Ok(place)
+    }
+
+    /// The CIE at a place that [`fill`](Self::fill) returned.
+    #[inline]
+    pub(super) fn cie(&self, place: usize) -> Result<&Cie<'a>, CfiError> {
+        let found = self.places.get(place).map(|(_, cie)| cie);
+        found.ok_or(CfiError { offset: 0, kind: CfiErrorKind::NoCie })
     }
 
     #[cold]

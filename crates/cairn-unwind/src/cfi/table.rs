@@ -403,13 +403,23 @@ impl<'a> CachingTable<'a> {
     /// The errors of [`FrameTable::rule`].
     #[inline]
     pub fn rule<M: Machine>(&mut self, address: AbsoluteAddress) -> Result<RuleAt<M::Rule>, CfiError> {
+        let mut entry = FrameEntry::empty();
+        let place = self.find_into(address, &mut entry)?;
+        self.table.rule_in::<M>(&entry, self.cies.cie(place)?, address)
+    }
+
+    /// Fills `entry` with the FDE that covers `address`, and returns the place of its CIE. A
+    /// separate function, so that its stack space is free before the programs run.
+    #[inline(never)]
+    fn find_into(&mut self, address: AbsoluteAddress, entry: &mut FrameEntry<'a>) -> Result<usize, CfiError> {
         let Self { table, cies } = self;
         let offset = table.find_offset(address)?;
-        let (entry, cie) = cies.entry(&table.context(), table.flavor, offset)?;
-        if !entry.range.contains(address) {
-            return Err(CfiError { offset, kind: CfiErrorKind::NotCovered });
+        let place = cies.fill(&table.context(), table.flavor, offset, entry)?;
+        if entry.range.contains(address) {
+            Ok(place)
+        } else {
+            Err(CfiError { offset, kind: CfiErrorKind::NotCovered })
         }
-        table.rule_in::<M>(&entry, cie, address)
     }
 }
 
