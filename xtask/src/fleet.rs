@@ -11,7 +11,14 @@ use crate::process::{self, Failure, Outcome, cargo, workspace_root};
 use crate::python;
 
 /// Other engines, clients and servers that tests run beside the program.
-const PACKAGES: &[&str] = &["deltalake==1.6.6", "duckdb==2.0.1", "moto[server]==5.2.5", "pyspark==4.3.0"];
+const PACKAGES: &[&str] = &[
+    "adbc-driver-flightsql==1.13.0",
+    "deltalake==1.6.6",
+    "duckdb==2.0.1",
+    "moto[server]==5.2.5",
+    "pyarrow==26.0.1",
+    "pyspark==4.3.0",
+];
 /// Spark's own needs.
 const JAVA: Tool = Tool { program: "java", package: "openjdk-17-jre-headless", also: &[] };
 

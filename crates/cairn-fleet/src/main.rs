@@ -11,6 +11,7 @@
 //! | `questions`, `functions` | questions in SQL |
 //! | `answer` | answers as text, JSON, CSV, Parquet |
 //! | `cluster` | the same plans on several machines |
+//! | `flight` | Flight SQL, for programs |
 //! | `selected_heap` | a selection as a heap, for pictures |
 //! | `serve` | profiles over HTTP |
 //! | `symbols`, `shapes` | names that are found later, and what follows |
@@ -25,6 +26,7 @@ mod buckets;
 mod cluster;
 mod commands;
 mod error;
+mod flight;
 mod functions;
 mod generate;
 mod questions;

@@ -7,13 +7,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use cairn_store::{Store, Table};
 use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
-use datafusion::execution::context::{SessionConfig, SessionContext};
+use datafusion::execution::context::{SQLOptions, SessionConfig, SessionContext};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::SortExpr;
+use datafusion::prelude::DataFrame;
 
 use crate::answer::texts;
 use crate::buckets;
@@ -28,6 +30,14 @@ pub(crate) struct Session {
     remote: Option<Remote>,
     /// The keys of labels, which are columns of the view `samples`.
     labels: BTreeSet<String>,
+}
+
+/// A table that can be asked.
+pub(crate) struct NamedTable {
+    pub(crate) catalog: String,
+    pub(crate) schema: String,
+    pub(crate) name: String,
+    pub(crate) columns: SchemaRef,
 }
 
 /// The columns of the views that labels must not have the names of.
@@ -52,6 +62,11 @@ impl Session {
             session.remote = Some(remote);
         }
         Ok(session)
+    }
+
+    /// Opens the tables as they are now, for questions that share limits of memory with others.
+    pub(crate) async fn within(store: &Store, runtime: Arc<RuntimeEnv>) -> Result<Self, FleetError> {
+        Self::of_files(&files_of(store).await?, runtime).await
     }
 
     async fn of_files(files: &[TableFiles], runtime: Arc<RuntimeEnv>) -> Result<Self, FleetError> {
@@ -111,6 +126,41 @@ impl Session {
         } else {
             self.run_here(text).await
         }
+    }
+
+    /// Plans a query of a stranger: one that reads tables, and does nothing else.
+    pub(crate) async fn plan_of_reader(&self, text: &str) -> Result<DataFrame, FleetError> {
+        let reading =
+            SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+        Ok(self.context.sql_with_options(text, reading).await?)
+    }
+
+    /// The catalog, the schema and the names of all tables, each with its columns.
+    pub(crate) async fn tables(&self) -> Result<Vec<NamedTable>, FleetError> {
+        let mut tables = Vec::new();
+        for catalog_name in self.context.catalog_names() {
+            let Some(catalog) = self.context.catalog(&catalog_name) else { continue };
+            for schema_name in catalog.schema_names().into_iter().filter(|name| name != "information_schema")
+            {
+                let Some(schema) = catalog.schema(&schema_name) else { continue };
+                for name in schema.table_names() {
+                    // Only some rows of these count.
+                    if name.ends_with("_rows") {
+                        continue;
+                    }
+                    if let Some(table) = schema.table(&name).await? {
+                        tables.push(NamedTable {
+                            catalog: catalog_name.clone(),
+                            schema: schema_name.clone(),
+                            name,
+                            columns: table.schema(),
+                        });
+                    }
+                }
+            }
+        }
+        tables.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(tables)
     }
 
     /// Runs a query in this process.

@@ -54,6 +54,7 @@ use self::queue::{Pace, Queue};
 use self::token::Token;
 use crate::commands::complain;
 use crate::error::FleetError;
+use crate::flight;
 
 /// Take profiles over HTTP and store them
 ///
@@ -98,6 +99,9 @@ pub(crate) struct Serve {
     /// A directory with programs and debug files, which name the code of new samples
     #[arg(long, value_name = "DIRECTORY")]
     symbols: Vec<PathBuf>,
+
+    #[command(flatten)]
+    limits: flight::Limits,
 }
 
 /// Reads a time between commits.
@@ -117,6 +121,7 @@ impl Serve {
         let tls = self.tls()?;
         let token = self.token()?;
         let store = Store::open(&self.store).await?;
+        let flight = flight::routes(&self.store, self.limits)?;
         let connections = Connections::listen(self.listen, tls).await?;
         let ending = ending()?;
         let pace = Pace { every: self.commit_every, bytes: self.commit_bytes };
@@ -130,7 +135,7 @@ impl Serve {
             Queue::start(store, place, pace, self.queue_bytes, ending.clone(), committed);
         let scheme = if self.tls_key.is_some() { "https" } else { "http" };
         complain(&format_args!("listening on {scheme}://{}", connections.address()));
-        serve(connections, router(token, queue), ending).await?;
+        serve(connections, router(token, queue, flight), ending).await?;
         // The routes are gone, and with them the last way to the queue.
         committer.await.map_err(|error| FleetError::new(format!("the last commit: {error}")))?;
         if let Some(naming) = naming {
@@ -164,13 +169,14 @@ impl Serve {
 }
 
 /// Returns all routes, behind the token.
-pub(crate) fn router(token: Token, queue: Queue) -> Router {
+pub(crate) fn router(token: Token, queue: Queue, flight: Router) -> Router {
     let routes = Router::new()
         .route("/health", get(async || "cairn fleet\n"))
         .route("/v1/block", post(block::take))
         .route("/v1development/profiles", post(otlp::take))
         .route("/ingest", post(pyroscope::take))
-        .with_state(queue);
+        .with_state(queue)
+        .merge(flight);
     token::behind(token, routes)
 }
 
