@@ -45,11 +45,19 @@ impl On {
             .with_target_partitions(self.partitions.into())
             // It measures first and plans then, which takes longer for plans of known tables.
             .with_ballista_adaptive_query_planner(false)
+            .with_ballista_broadcast_join_threshold_bytes(0)
+            .with_ballista_broadcast_join_threshold_rows(0)
             .with_ballista_job_name("cairn fleet")
             .with_ballista_grpc_client_max_message_size(MOST_MESSAGE_BYTES as usize)
             .with_ballista_override_create_grpc_client_endpoint(connecting(key.as_ref()));
+        let optimizer = &mut config.options_mut().optimizer;
         // As here. Tables of names are small, and merging would sort millions of samples first.
-        config.options_mut().optimizer.prefer_hash_join = true;
+        optimizer.prefer_hash_join = true;
+        // No join collects one side. Ballista divides such a join by key when it must keep rows
+        // without a match, and the operator above it then reads one part of several: with tables
+        // of one file, the rows of the others were missing without an error.
+        optimizer.hash_join_single_partition_threshold = 0;
+        optimizer.hash_join_single_partition_threshold_rows = 0;
         let state = SessionStateBuilder::new()
             .with_default_features()
             .with_config(config)
@@ -67,13 +75,18 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// True for a plan that members can be given: Ballista drops the columns of empty relations.
+    /// True for a plan that members can be given.
+    ///
+    /// Ballista drops the columns of empty relations, and joins without equal keys are divided as
+    /// those that collect one side are.
     pub(crate) fn takes(plan: &LogicalPlan) -> Result<bool, DataFusionError> {
         let mut takes = true;
         plan.apply_with_subqueries(|node| {
-            if let LogicalPlan::EmptyRelation(empty) = node {
-                takes &= empty.schema.fields().is_empty();
-            }
+            takes &= match node {
+                LogicalPlan::EmptyRelation(empty) => empty.schema.fields().is_empty(),
+                LogicalPlan::Join(join) => !join.on.is_empty(),
+                _ => true,
+            };
             Ok(if takes { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
         })?;
         Ok(takes)
