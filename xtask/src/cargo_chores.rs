@@ -56,7 +56,8 @@ pub(crate) fn test(arguments: &[String]) -> Outcome {
 pub(crate) fn test_in_ci() -> Outcome {
     run_tests(|| {
         let mut command = cargo();
-        command.env("CAIRN_CI", "1");
+        // Many tests wait for a program or for a moment, so that two processors have room for three.
+        command.env("CAIRN_CI", "1").env("RUST_TEST_THREADS", "3");
         command
     })
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: runs the steps of CI.
 //!
-//! Cheap checks come first, so that a slip shows within seconds. The long ones then run two at a
-//! time: most of them wait for one processor or for an emulator at some point. Each prints what it
+//! Cheap checks come first, so that a slip shows within seconds. The long ones then run three at a
+//! time: most of them wait for a download, for one processor or for an emulator at some point. Each prints what it
 //! has to say when it ends. The tests come last and alone, and nothing is printed after them, so
 //! that the log ends with the test runner's own summary.
 
@@ -40,7 +40,7 @@ const LONG: &[&[&str]] = &[
 ];
 
 /// Long steps that run at a time.
-const AT_A_TIME: usize = 2;
+const AT_A_TIME: usize = 3;
 
 /// Programs that tests skip by hand when they are missing, and need in CI.
 const FOR_TESTS: &[Tool] = &[

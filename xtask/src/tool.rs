@@ -32,6 +32,7 @@ impl Tool {
         // A debug build takes a third of the time of a release build, and these tools run for
         // seconds.
         let mut install = cargo();
+        install.env("CARGO_PROFILE_DEV_DEBUG", "0");
         install.args(["install", "--locked", "--debug", "--force", "--version", self.version]);
         run(install.args(self.build).arg("--root").arg(&tools).arg(self.name))?;
         Ok(own)
