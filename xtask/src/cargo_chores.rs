@@ -56,7 +56,7 @@ pub(crate) fn test(arguments: &[String]) -> Outcome {
 pub(crate) fn test_in_ci() -> Outcome {
     run_tests(|| {
         let mut command = cargo();
-        // Many tests wait for a program or for a moment, so that two processors have room for three.
+        // Many tests wait for a program or a moment, so that two processors have room for three.
         command.env("CAIRN_CI", "1").env("RUST_TEST_THREADS", "3");
         command
     })

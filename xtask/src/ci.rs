@@ -1,9 +1,9 @@
 //! `cargo xtask ci`: runs the steps of CI.
 //!
 //! Cheap checks come first, so that a slip shows within seconds. The long ones then run three at a
-//! time: most of them wait for a download, for one processor or for an emulator at some point. Each prints what it
-//! has to say when it ends. The tests come last and alone, and nothing is printed after them, so
-//! that the log ends with the test runner's own summary.
+//! time: most of them wait for a download, for one processor or for an emulator at some point. Each
+//! prints what it has to say when it ends. The tests come last and alone, and nothing is printed
+//! after them, so that the log ends with the test runner's own summary.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
