@@ -36,7 +36,7 @@ impl Server {
             .spawn()
             .unwrap();
         let server = Self { child, port };
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_secs(300);
         while !server.make_bucket() {
             assert!(Instant::now() < end, "moto does not answer");
             std::thread::sleep(Duration::from_millis(100));
