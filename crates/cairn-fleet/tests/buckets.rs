@@ -3,6 +3,8 @@
 //! moto is a package of Python: `cargo xtask fleet` installs it, and names the interpreter in
 //! `CAIRN_FLEET_PYTHON`; without it the tests that need it are skipped.
 
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output};

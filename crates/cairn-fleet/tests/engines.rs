@@ -3,6 +3,8 @@
 //! They are packages of Python. `cargo xtask fleet` installs them, and names the interpreter in
 //! `CAIRN_FLEET_PYTHON`; without it these tests are skipped.
 
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+
 use std::path::Path;
 use std::process::Command;
 
