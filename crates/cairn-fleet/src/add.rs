@@ -18,7 +18,7 @@ use cairn_symbols::{SourceFrame, SymbolizerOptions};
 use crate::error::FleetError;
 
 /// Frames of one stack that a store holds; the outer ones of deeper stacks are left out.
-const MOST_FRAMES: usize = 1024;
+pub(crate) const MOST_FRAMES: usize = 1024;
 
 /// The beginning of the paths of modules that are files of an interpreter.
 pub(crate) const INTERPRETED: &str = "[interpreted] ";

@@ -1,27 +1,10 @@
 //! Files of every kind that are added to a store.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod program;
 
-use serde_json::Value;
+use std::path::Path;
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").canonicalize().unwrap()
-}
-
-fn run(directory: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_cairn-fleet")).args(arguments).current_dir(directory).output().unwrap()
-}
-
-fn sql(directory: &Path, query: &str) -> Vec<Value> {
-    let output = run(directory, &["sql", "store", query, "--format", "json"]);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout)
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
+use program::{fixtures, run, sql};
 
 #[test]
 fn files_are_added_once_with_their_sums_and_names() {

@@ -5,8 +5,11 @@
 
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
+mod program;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
@@ -25,8 +28,7 @@ impl Drop for Server {
 
 impl Server {
     fn start() -> Option<Self> {
-        let Ok(python) = std::env::var("CAIRN_FLEET_PYTHON") else {
-            assert!(std::env::var_os("CAIRN_CI").is_none(), "CI must name a python with the packages");
+        let Some(python) = program::python() else {
             println!("skipped: CAIRN_FLEET_PYTHON names no python with moto");
             return None;
         };
@@ -61,9 +63,8 @@ impl Server {
 }
 
 fn fleet(port: u16, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cairn-fleet"));
+    let mut command = program::command(Path::new("."), arguments);
     command
-        .args(arguments)
         .env("AWS_ENDPOINT", format!("http://127.0.0.1:{port}"))
         .env("AWS_ALLOW_HTTP", "true")
         .env("AWS_REGION", "us-east-1")

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a test says how many questions were answered")]
 
 mod members;
+mod program;
 
 use std::path::Path;
 use std::process::Stdio;

@@ -5,8 +5,11 @@
 
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
-use std::path::Path;
+mod program;
+
 use std::process::Command;
+
+use program::{done, python};
 
 const GROWTH: &str = "
 select service, stack_id,
@@ -26,36 +29,20 @@ const QUERIES: &[&str] = &[
     "select count(*), count(distinct process), count(distinct stack_id), min(t_end), max(t_end) from sample",
 ];
 
-fn python() -> Option<String> {
-    let python = std::env::var("CAIRN_FLEET_PYTHON").ok();
-    if python.is_none() {
-        assert!(std::env::var_os("CAIRN_CI").is_none(), "CI must name a python with the packages");
-        println!("skipped: CAIRN_FLEET_PYTHON names no python with duckdb, pyspark and deltalake");
-    }
-    python
-}
-
-fn embedded(directory: &Path, arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_cairn-fleet"))
-        .args(arguments)
-        .current_dir(directory)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// Asks all queries of these stores, after compaction of the one with that name.
 fn compare(engine: &str, stores: &[&str]) {
-    let Some(python) = python() else { return };
+    let Some(python) = python() else {
+        println!("skipped: CAIRN_FLEET_PYTHON names no python with duckdb, pyspark and deltalake");
+        return;
+    };
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let generated = ["--hosts", "60", "--services", "3", "--stacks", "80", "--stacks-of-host", "20"];
     for store in stores {
-        embedded(directory, &[&["generate", store][..], &generated].concat());
+        done(directory, &[&["generate", store][..], &generated].concat());
     }
     if stores.contains(&"compacted") {
-        embedded(directory, &["compact", "compacted"]);
+        done(directory, &["compact", "compacted"]);
     }
     let queries: Vec<String> = QUERIES.iter().map(|query| query.replace("GROWTH", GROWTH)).collect();
     std::fs::write(directory.join("queries.sql"), queries.join(";")).unwrap();
@@ -74,7 +61,7 @@ fn compare(engine: &str, stores: &[&str]) {
     assert_eq!(theirs.len(), asked.clone().count(), "{text}");
     for (theirs, (store, query)) in theirs.iter().zip(asked) {
         let ours = query.replace("lower(hex(s.shape_id))", "encode(s.shape_id, 'hex')");
-        let ours = embedded(directory, &["sql", store, &ours, "--format", "csv"]);
+        let ours = done(directory, &["sql", store, &ours, "--format", "csv"]);
         let (_, ours) = ours.split_once('\n').unwrap();
         assert!(!ours.is_empty(), "{query}");
         assert_eq!(*theirs, ours.trim_end(), "{engine}, {store}: {query}");

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a test prints what it could not check")]
 
 mod members;
+mod program;
 
 use std::path::Path;
 use std::process::Command;
@@ -210,7 +211,7 @@ async fn requests_without_the_token_are_refused() {
 /// ADBC is what people use from Python.
 #[test]
 fn adbc_of_python_asks_and_is_refused() {
-    let Some(python) = std::env::var_os("CAIRN_FLEET_PYTHON") else {
+    let Some(python) = program::python() else {
         println!(
             "not run: CAIRN_FLEET_PYTHON names no python with adbc-driver-flightsql; `cargo xtask fleet` does"
         );

@@ -5,16 +5,12 @@
 
 #![cfg(unix)]
 
-use std::path::{Path, PathBuf};
+mod program;
+
+use std::path::Path;
 use std::process::{Command, Output};
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name).canonicalize().unwrap()
-}
-
-fn fleet(directory: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_cairn-fleet")).args(arguments).current_dir(directory).output().unwrap()
-}
+use program::{done, fixtures, run};
 
 /// Runs the command in a shell with this limit, in units of 512 bytes.
 fn limited(directory: &Path, limit: usize, arguments: &str) -> Output {
@@ -26,9 +22,7 @@ fn limited(directory: &Path, limit: usize, arguments: &str) -> Output {
 
 fn sums(directory: &Path) -> String {
     let query = "select count(*), sum(live_bytes), sum(alloc_bytes), count(distinct stack_id) from sample";
-    let output = fleet(directory, &["sql", "store", query, "--format", "csv"]);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    done(directory, &["sql", "store", query, "--format", "csv"])
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -49,22 +43,23 @@ fn writes_that_fail_leave_the_store_as_it_was() {
     let runs: usize = std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5);
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let (first, second) = (fixture("exchange/go-heap.pb.gz"), fixture("exchange/heaptrack-small.zst"));
-    assert!(fleet(directory, &["init", "store"]).status.success());
-    assert!(fleet(directory, &["add", "store", &first.display().to_string()]).status.success());
+    let (first, second) =
+        (fixtures().join("exchange/go-heap.pb.gz"), fixtures().join("exchange/heaptrack-small.zst"));
+    assert!(run(directory, &["init", "store"]).status.success());
+    assert!(run(directory, &["add", "store", &first.display().to_string()]).status.success());
     copy(&directory.join("store"), &directory.join("before"));
     let before = sums(directory);
     let add = format!("add store {}", second.display());
-    assert!(fleet(directory, &["add", "store", &second.display().to_string()]).status.success());
+    assert!(run(directory, &["add", "store", &second.display().to_string()]).status.success());
     let after = sums(directory);
     assert_ne!(before, after);
 
     // The largest file that the command writes.
     let (mut failed, mut done) = (0, 0);
-    for run in 0..runs {
+    for round in 0..runs {
         std::fs::remove_dir_all(directory.join("store")).unwrap();
         copy(&directory.join("before"), &directory.join("store"));
-        let limit = 1 + run * 64 / runs;
+        let limit = 1 + round * 64 / runs;
         let output = limited(directory, limit, &add);
         let errors = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
@@ -79,10 +74,10 @@ fn writes_that_fail_leave_the_store_as_it_was() {
         // Compaction fails alike, or is done.
         let compacted = limited(directory, limit, "compact store");
         assert!(matches!(compacted.status.code(), Some(0 | 1)), "limit {limit}: {compacted:?}");
-        let again = fleet(directory, &["add", "store", &second.display().to_string()]);
+        let again = run(directory, &["add", "store", &second.display().to_string()]);
         assert!(again.status.success(), "limit {limit}: {again:?}");
         assert_eq!(sums(directory), after, "limit {limit}");
-        assert!(fleet(directory, &["check", "store"]).status.success(), "limit {limit}");
+        assert!(run(directory, &["check", "store"]).status.success(), "limit {limit}");
     }
     assert!(failed > 0 && done > 0, "{failed} failed, {done} done");
 }

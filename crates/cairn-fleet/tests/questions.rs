@@ -1,35 +1,17 @@
 //! Questions to a store whose leaks and growth are known, before and after maintenance.
 
+mod program;
+
 use std::path::Path;
-use std::process::{Command, Output};
 
+use program::{done, rows, run};
 use serde_json::Value;
-
-fn fleet(directory: &Path, arguments: &[&str]) -> Output {
-    let output = Command::new(env!("CARGO_BIN_EXE_cairn-fleet"))
-        .args(arguments)
-        .current_dir(directory)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
-    output
-}
-
-fn text(directory: &Path, arguments: &[&str]) -> String {
-    String::from_utf8(fleet(directory, arguments).stdout).unwrap()
-}
-
-/// The rows of an answer.
-fn rows(directory: &Path, arguments: &[&str]) -> Vec<Value> {
-    let arguments: Vec<&str> = arguments.iter().copied().chain(["--format", "json"]).collect();
-    text(directory, &arguments).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
 
 /// Generates a store. Returns each service with its leaking shape and its grown one.
 fn generated(directory: &Path) -> Vec<(String, String, String)> {
     let sizes = ["--hosts", "240", "--services", "4", "--stacks", "150", "--stacks-of-host", "40"];
     let arguments: Vec<&str> = ["generate", "store"].into_iter().chain(sizes).collect();
-    let truth = text(directory, &arguments);
+    let truth = done(directory, &arguments);
     let planted = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
         [service, "leak", leak, "grown", grown] => (service.to_owned(), leak.to_owned(), grown.to_owned()),
         _ => panic!("{line}"),
@@ -88,10 +70,10 @@ fn planted_leaks_and_growth_are_found() {
         )
     };
     let before = ask();
-    fleet(directory, &["compact", "store"]);
+    done(directory, &["compact", "store"]);
     assert_eq!(ask(), before);
-    fleet(directory, &["expire", "store", "--older", "0s", "--unnamed-older", "0s"]);
-    fleet(directory, &["check", "store"]);
+    done(directory, &["expire", "store", "--older", "0s", "--unnamed-older", "0s"]);
+    done(directory, &["check", "store"]);
 }
 
 #[test]
@@ -135,7 +117,7 @@ fn answers_are_equal_to_sums_of_the_samples() {
     let all = number(&sql("select sum(alloc_bytes) as n from samples"), "n");
     assert!(inclusive[0]["value"].as_i64().unwrap() <= all);
 
-    fleet(directory, &["flame", "store", "--where", "service = 'service-01'", "-o", "f.svg"]);
+    done(directory, &["flame", "store", "--where", "service = 'service-01'", "-o", "f.svg"]);
     let svg = std::fs::read_to_string(directory.join("f.svg")).unwrap();
     let held = number(
         &sql("select sum(live_bytes) as n from samples s where service = 'service-01' and t_end = \
@@ -164,11 +146,7 @@ fn wrong_questions_are_refused_with_a_reason() {
     let directory = directory.path();
     generated(directory);
     let refused = |arguments: &[&str], code: i32, reason: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_cairn-fleet"))
-            .args(arguments)
-            .current_dir(directory)
-            .output()
-            .unwrap();
+        let output = run(directory, arguments);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
         assert!(errors.contains(reason), "{arguments:?}: {errors}");

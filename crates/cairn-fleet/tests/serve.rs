@@ -1,5 +1,6 @@
 //! A real server on a real socket: what it takes, what it refuses, and what is in the store then.
 
+mod program;
 mod support;
 
 use std::io::Write as _;
@@ -7,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{DAY_MS, Server, TOKEN, block, fixtures, now_ms, output, request, run, samples, sql, store};
+use support::{DAY_MS, Server, TOKEN, block, done, fixtures, now_ms, request, run, samples, sql, store};
 
 const ROUTES: [(&str, &str); 6] = [
     ("POST", "/v1/block"),
@@ -345,7 +346,7 @@ fn repeated_and_interleaved_blocks_have_the_same_sums() {
         // Files are added and merged meanwhile.
         scope.spawn(|| {
             let file = fixtures().join("exchange/heaptrack-small.zst").display().to_string();
-            output(directory.path(), &["add", "store", &file, "--label", "service=file"]);
+            done(directory.path(), &["add", "store", &file, "--label", "service=file"]);
             let _ = run(directory.path(), &["compact", "store"]);
         });
     });
@@ -358,14 +359,14 @@ fn repeated_and_interleaved_blocks_have_the_same_sums() {
         &["leaks", "store", "--where", "service = 'web'"][..],
         &["top", "store", "--where", "service = 'web'"],
     ] {
-        assert_eq!(output(directory.path(), question), output(in_order.path(), question));
+        assert_eq!(done(directory.path(), question), done(in_order.path(), question));
     }
     // Compaction afterwards changes nothing.
-    output(directory.path(), &["compact", "store"]);
+    done(directory.path(), &["compact", "store"]);
     assert_eq!(samples(directory.path()), found);
     check(directory.path());
 }
 
 fn check(directory: &Path) {
-    output(directory, &["check", "store"]);
+    done(directory, &["check", "store"]);
 }

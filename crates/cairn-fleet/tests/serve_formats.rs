@@ -1,5 +1,6 @@
 //! Formats of other tools over HTTP: real files have their sums, hostile ones change nothing.
 
+mod program;
 mod support;
 
 use std::path::Path;

@@ -3,13 +3,14 @@
 //!
 //! `CAIRN_KILL_RUNS=200` makes it long.
 
+mod program;
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use support::{Server, TOKEN, block, now_ms, output, request, sql, store};
+use support::{Server, TOKEN, block, done, now_ms, request, sql, store};
 
 const SENDERS: usize = 3;
 const ROWS: usize = 4;
@@ -69,5 +70,5 @@ fn killed_servers_lose_and_double_nothing() {
             .collect();
         assert_eq!(rows, expected, "host-{sender}");
     }
-    output(directory.path(), &["check", "store"]);
+    done(directory.path(), &["check", "store"]);
 }

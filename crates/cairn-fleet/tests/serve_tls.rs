@@ -1,5 +1,6 @@
 //! TLS with a certificate made for the test.
 
+mod program;
 mod support;
 
 use std::net::TcpStream;

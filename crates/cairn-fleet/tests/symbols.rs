@@ -1,5 +1,6 @@
 //! Debug files that come after the samples give the same names and shapes as ones that were there.
 
+mod program;
 #[path = "../../cairn-recording/tests/support/spool.rs"]
 mod spool;
 mod support;
@@ -14,7 +15,7 @@ use cairn_format::recording::{Lane, LoadedModule, PcKind};
 use object::{Object as _, ObjectSymbol as _};
 use serde_json::{Value, json};
 use spool::{Program, START};
-use support::{Server, output, run, sql, store};
+use support::{Server, done, run, sql, store};
 
 const SOURCE: &str = r#"
 #include <stdlib.h>
@@ -152,7 +153,7 @@ impl Built {
 fn added(built: &Built) -> tempfile::TempDir {
     let directory = store();
     std::fs::write(directory.path().join("app.cairn"), built.recording()).unwrap();
-    output(directory.path(), &["add", "store", "app.cairn"]);
+    done(directory.path(), &["add", "store", "app.cairn"]);
     directory
 }
 
@@ -203,7 +204,7 @@ fn later_debug_files_give_the_same_shapes() {
         let without = added(&built);
         let directory = without.path();
         assert_ne!(named(directory), expected);
-        let missing: Vec<Value> = output(directory, &["symbols", "missing", "store", "--format", "json"])
+        let missing: Vec<Value> = done(directory, &["symbols", "missing", "store", "--format", "json"])
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
@@ -219,21 +220,21 @@ fn later_debug_files_give_the_same_shapes() {
 
         let arguments: Vec<&str> =
             ["symbols", "add", "store"].into_iter().chain(files.iter().map(String::as_str)).collect();
-        output(directory, &arguments);
+        done(directory, &arguments);
         assert_eq!(named(directory), expected, "{files:?}");
         let modules = sql(directory, "select path, symbols from module order by path");
         assert_eq!(modules[0]["symbols"], "missing", "{modules:?}");
         assert_eq!(modules[1]["symbols"], "have", "{modules:?}");
-        let missing = output(directory, &["symbols", "missing", "store"]);
+        let missing = done(directory, &["symbols", "missing", "store"]);
         assert!(missing.contains("libnone") && !missing.contains("/app"), "{missing}");
         // Again: nothing is written. A worse file takes nothing away.
         let before = rows(directory);
-        output(directory, &arguments);
-        output(directory, &["symbols", "add", "store", &built.path("debug/app")]);
+        done(directory, &arguments);
+        done(directory, &["symbols", "add", "store", &built.path("debug/app")]);
         assert_eq!(rows(directory), before);
         assert_eq!(named(directory), expected);
         // Maintenance leaves the last rows.
-        output(directory, &["compact", "store"]);
+        done(directory, &["compact", "store"]);
         assert_eq!(named(directory), expected);
     }
     let empty = store();

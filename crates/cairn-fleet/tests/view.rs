@@ -1,6 +1,7 @@
 //! The page over a selection: what it serves has the sums of the store.
 
 mod members;
+mod program;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -2,5 +2,6 @@
 
 pub(crate) mod changes;
 pub(crate) mod events;
+pub(crate) mod known;
 pub mod marks;
 pub mod profile;

@@ -7,6 +7,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use cairn_store::block::{Frame, Line, Module, Process, Sample, Stack};
 use cairn_store::{Appended, Block, Id, now_ms};
+use cairn_symbols::BuildId;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 
@@ -15,13 +16,12 @@ use super::clock::{self, Moments};
 use super::labels::{self, MOST_TEXT_BYTES};
 use super::queue::Queue;
 use super::refusal::Refusal;
+use crate::add::MOST_FRAMES;
 
 /// The version of the form.
 const VERSION: u64 = 1;
 /// Stacks of a block.
 pub(crate) const MOST_STACKS: usize = 200_000;
-/// Frames of a stack, as many as files have that are added.
-pub(crate) const MOST_FRAMES: usize = 1024;
 /// Samples of a block.
 pub(crate) const MOST_SAMPLES: usize = 500_000;
 /// Modules of a block.
@@ -314,13 +314,13 @@ fn process_of(sent: &Sent) -> Result<Process, Refusal> {
 }
 
 fn build_id_of(what: &str, text: &str) -> Result<Vec<u8>, Refusal> {
-    let digit = |digit: u8| char::from(digit).to_digit(16);
-    let bytes = text.as_bytes().chunks(2).map(|pair| match pair {
-        [high, low] => Some((digit(*high)? << 4 | digit(*low)?) as u8),
-        _ => None,
-    });
     at_most(what, text.len() / 2, MOST_BUILD_ID_BYTES)?;
-    bytes.collect::<Option<Vec<u8>>>().ok_or_else(|| Refusal::wrong(format!("{what}: not hexadecimal")))
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let build_id = BuildId::from_hex(text);
+    let build_id = build_id.ok_or_else(|| Refusal::wrong(format!("{what}: not hexadecimal")))?;
+    Ok(build_id.bytes().to_vec())
 }
 
 fn module_of(sent: &SentModule) -> Result<Module, Refusal> {

@@ -1,32 +1,17 @@
 //! Stores and clusters for tests: real processes, on the loopback interface.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part of this")]
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+pub(crate) use crate::program::{command, done, run};
+
 /// The longest time that anything here takes.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-pub(crate) fn command(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cairn-fleet"));
-    command.args(arguments).current_dir(directory);
-    command
-}
-
-pub(crate) fn run(directory: &Path, arguments: &[&str]) -> Output {
-    command(directory, arguments).output().unwrap()
-}
-
-/// Runs a command that succeeds; returns its output.
-pub(crate) fn done(directory: &Path, arguments: &[&str]) -> String {
-    let output = run(directory, arguments);
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// Makes a store of `hosts` made-up hosts.
 pub(crate) fn generate(directory: &Path, hosts: u32) {

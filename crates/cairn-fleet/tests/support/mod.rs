@@ -1,42 +1,24 @@
 //! A server in a process of its own, and a client that speaks HTTP by hand.
 
-#![allow(dead_code, reason = "each test uses a part of this")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part of this")]
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub(crate) use crate::program::{command, done, fixtures, run, sql};
+
 pub(crate) const TOKEN: &str = "0123456789abcdef-of-tests";
-
-pub(crate) fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").canonicalize().unwrap()
-}
-
-pub(crate) fn run(directory: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_cairn-fleet")).args(arguments).current_dir(directory).output().unwrap()
-}
-
-/// Runs a command that must succeed; returns its output.
-pub(crate) fn output(directory: &Path, arguments: &[&str]) -> String {
-    let output = run(directory, arguments);
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-pub(crate) fn sql(directory: &Path, query: &str) -> Vec<Value> {
-    let text = output(directory, &["sql", "store", query, "--format", "json"]);
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
 
 /// A directory with an empty store of the name `store`.
 pub(crate) fn store() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    output(directory.path(), &["init", "store"]);
+    done(directory.path(), &["init", "store"]);
     directory
 }
 
@@ -60,10 +42,8 @@ impl Server {
     }
 
     pub(crate) fn start_with(directory: &Path, options: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_cairn-fleet"))
-            .args(["serve", "store", "--listen", "127.0.0.1:0"])
+        let mut child = command(directory, &["serve", "store", "--listen", "127.0.0.1:0"])
             .args(options)
-            .current_dir(directory)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -222,7 +202,7 @@ pub(crate) fn block(sender: &str, number: i64, rows: usize, end_ms: i64) -> Valu
 
 /// All samples of the store, one a line, in an order that follows from themselves.
 pub(crate) fn samples(directory: &Path) -> String {
-    output(
+    done(
         directory,
         &[
             "sql",

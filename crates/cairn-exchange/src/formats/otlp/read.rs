@@ -15,7 +15,8 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 use super::FORMAT;
 use crate::error::ExchangeError;
 use crate::inflate::{Budget, Limits};
-use crate::model::profile::{Column, Function, Line, Location, Module, Profile, Sample, Stack, Unit};
+use crate::model::known::{Known, STACK_BYTES};
+use crate::model::profile::{Column, Function, Line, Location, Module, Profile, Stack, Unit};
 
 /// The profiles of a resource: those of a process, mostly.
 #[derive(Debug)]
@@ -34,8 +35,6 @@ const ENTRY_BYTES: usize = 256;
 const BYTES_PER_BYTE: usize = 8;
 /// Bytes of memory of a byte of attributes: an empty one in a list has two.
 const BYTES_PER_BYTE_OF_ATTRIBUTE: usize = 48;
-/// Bytes of memory of a stack in its tables.
-const STACK_BYTES: usize = 72;
 
 /// A kind of message, as far as it is weighed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,8 +151,7 @@ struct ResourceBuild<'d> {
     locations: HashMap<i32, u32>,
     /// By the message's number of the whole stack.
     whole: HashMap<i32, Option<u32>>,
-    stacks: HashMap<Stack, u32>,
-    samples: HashMap<Option<u32>, usize>,
+    known: Known,
 }
 
 impl<'d> ResourceBuild<'d> {
@@ -166,8 +164,7 @@ impl<'d> ResourceBuild<'d> {
             functions: HashMap::new(),
             locations: HashMap::new(),
             whole: HashMap::new(),
-            stacks: HashMap::new(),
-            samples: HashMap::new(),
+            known: Known::default(),
         }
     }
 
@@ -230,16 +227,7 @@ impl<'d> ResourceBuild<'d> {
         budget: &mut Budget,
     ) -> Result<(), ExchangeError> {
         let stack = self.stack(sample.stack_index, budget)?;
-        let index = match self.samples.get(&stack) {
-            Some(&known) => known,
-            None => {
-                let width = self.profile.columns.len();
-                budget.keep(width.saturating_mul(8).saturating_add(ENTRY_BYTES))?;
-                self.profile.samples.push(Sample { stack, values: vec![0; width] });
-                self.samples.insert(stack, self.profile.samples.len() - 1);
-                self.profile.samples.len() - 1
-            }
-        };
+        let values = self.known.values(&mut self.profile, stack, ENTRY_BYTES, budget)?;
         // Times without values are one each.
         let sum = match sample.values.as_slice() {
             [] => sample.timestamps_unix_nano.len() as u64,
@@ -248,8 +236,7 @@ impl<'d> ResourceBuild<'d> {
                 sum.saturating_add(u64::try_from(value).unwrap_or(0))
             }),
         };
-        let value = &mut self.profile.samples[index].values[column];
-        *value = value.saturating_add(sum);
+        values[column] = values[column].saturating_add(sum);
         Ok(())
     }
 
@@ -263,16 +250,7 @@ impl<'d> ResourceBuild<'d> {
             for &location in entry.location_indices.iter().rev() {
                 let location = self.location(location, budget)?;
                 let next = Stack { caller: stack, location };
-                stack = Some(match self.stacks.get(&next) {
-                    Some(&known) => known,
-                    None => {
-                        budget.keep(STACK_BYTES)?;
-                        let number = self.profile.stacks.len() as u32;
-                        self.profile.stacks.push(next);
-                        self.stacks.insert(next, number);
-                        number
-                    }
-                });
+                stack = Some(self.known.stack(&mut self.profile, next, budget)?);
             }
         }
         budget.keep(STACK_BYTES)?;

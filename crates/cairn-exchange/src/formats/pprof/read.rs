@@ -14,7 +14,8 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 use super::{FORMAT, messages};
 use crate::error::ExchangeError;
 use crate::inflate::{Budget, Limits, Unpacked};
-use crate::model::profile::{Column, Function, Line, Location, Module, Profile, Sample, Stack, Unit};
+use crate::model::known::Known;
+use crate::model::profile::{Column, Function, Line, Location, Module, Profile, Stack, Unit};
 
 /// Detects the first bytes of a profile: valid fields of the format.
 ///
@@ -133,8 +134,6 @@ const TEXT_BYTES: usize = 64;
 const LINE_BYTES: usize = 40;
 /// Bytes of memory per byte of an entry during parsing: a line of two bytes takes 24.
 const BYTES_PER_BYTE: usize = 16;
-/// Bytes per stack: in the list, in the map, and in the tables of the questions.
-const STACK_BYTES: usize = 72;
 
 impl PprofTables {
     fn take(&mut self, field: Field<'_>, at: u64, budget: &mut Budget) -> Result<(), ExchangeError> {
@@ -208,8 +207,7 @@ struct ProfileBuild {
     profile: Profile,
     /// Indices by the file's ids.
     locations: HashMap<u64, u32>,
-    stacks: HashMap<Stack, u32>,
-    samples: HashMap<Option<u32>, usize>,
+    known: Known,
 }
 
 impl ProfileBuild {
@@ -256,7 +254,7 @@ impl ProfileBuild {
             }
             profile.locations.push(Location { address: location.address, module, lines });
         }
-        Ok(Self { profile, locations: tables.location_ids, stacks: HashMap::new(), samples: HashMap::new() })
+        Ok(Self { profile, locations: tables.location_ids, known: Known::default() })
     }
 
     fn sample(&mut self, field: Field<'_>, at: u64, budget: &mut Budget) -> Result<(), ExchangeError> {
@@ -277,35 +275,16 @@ impl ProfileBuild {
             let location = *self.locations.get(id).ok_or_else(|| {
                 ExchangeError::at_byte(FORMAT, at, format!("a sample at location {id}, which is not there"))
             })?;
-            stack = Some(self.stack(Stack { caller: stack, location }, budget)?);
+            let next = Stack { caller: stack, location };
+            stack = Some(self.known.stack(&mut self.profile, next, budget)?);
         }
-        let index = match self.samples.get(&stack) {
-            Some(&known) => known,
-            None => {
-                let width = self.profile.columns.len();
-                budget.keep(width.saturating_mul(8).saturating_add(ENTRY_BYTES))?;
-                self.profile.samples.push(Sample { stack, values: vec![0; width] });
-                self.samples.insert(stack, self.profile.samples.len() - 1);
-                self.profile.samples.len() - 1
-            }
-        };
-        for (sum, value) in self.profile.samples[index].values.iter_mut().zip(&sample.value) {
+        let values = self.known.values(&mut self.profile, stack, ENTRY_BYTES, budget)?;
+        for (sum, value) in values.iter_mut().zip(&sample.value) {
             // Differences of profiles have negative values, which a heap cannot have.
             *sum = sum.saturating_add(u64::try_from(*value).unwrap_or(0));
         }
         budget.release(for_now);
         Ok(())
-    }
-
-    fn stack(&mut self, stack: Stack, budget: &mut Budget) -> Result<u32, ExchangeError> {
-        if let Some(&known) = self.stacks.get(&stack) {
-            return Ok(known);
-        }
-        budget.keep(STACK_BYTES)?;
-        let index = self.profile.stacks.len() as u32;
-        self.profile.stacks.push(stack);
-        self.stacks.insert(stack, index);
-        Ok(index)
     }
 }
 
