@@ -53,7 +53,11 @@ struct Chore {
 
 /// All chores, in the order in which `help` shows them.
 const CHORES: &[Chore] = &[
-    Chore { name: "ci", run: ci::run, help: "everything below that CI runs; the tests come last" },
+    Chore {
+        name: "ci",
+        run: ci::run,
+        help: "[--spare-disk]: everything below that CI runs; the tests come last",
+    },
     Chore { name: "fmt", run: cargo_chores::fmt, help: "format all code; --check only reports" },
     Chore { name: "lint", run: cargo_chores::lint, help: "clippy on every target, warnings are errors" },
     Chore { name: "doc", run: cargo_chores::doc, help: "build the documentation, warnings are errors" },

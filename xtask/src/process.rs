@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
 
 /// Result of a chore.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
@@ -59,8 +60,10 @@ pub(crate) fn cargo() -> Command {
 /// Runs a command whose output goes where ours goes.
 pub(crate) fn run(command: &mut Command) -> Outcome {
     println!("$ {}", shown(command));
+    let start = Instant::now();
     let status = command.stdin(Stdio::null()).status().map_err(|error| not_started(command, &error))?;
     if status.success() {
+        println!("  took {:.0} s", start.elapsed().as_secs_f64());
         return Ok(());
     }
     Err(Failure::new(format!("`{}` failed: {status}", shown(command))))
