@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use cairn_analysis::attribution::Folding;
 use cairn_analysis::heap::{Cost, Direction, FlameOptions, Questions, Scope, TreeLimits};
 use cairn_analysis::source::{HeapSource, ReadDetail, SourceOptions, parse_time};
@@ -18,6 +19,7 @@ use crate::cluster::client::On;
 use crate::cluster::executor::Executor;
 use crate::cluster::key::MakeKey;
 use crate::cluster::scheduler::Scheduler;
+use crate::doubts::Doubts;
 use crate::error::FleetError;
 use crate::generate::Generate;
 use crate::questions::{self, Measure, Rows, Selection};
@@ -287,8 +289,7 @@ impl Fleet {
                 let session = session_on(&asked.chosen.store, &asked.chosen.on).await?;
                 check_versions(&session, [&from, &to]).await?;
                 let query = questions::growth(&asked.chosen.selection(), &from, &to, asked.limit);
-                asked.form.write(&session.run(&query).await?)?;
-                Ok(0)
+                asked.write(&session, &session.run(&query).await?).await
             }
             Action::Introduced(introduced) => introduced.run().await,
             Action::Flame(flame) => flame.run().await,
@@ -364,13 +365,29 @@ impl Asked {
     async fn answer(self, question: impl FnOnce(&Selection, usize) -> String) -> Result<u8, FleetError> {
         let session = session_on(&self.chosen.store, &self.chosen.on).await?;
         let batches = session.run(&question(&self.chosen.selection(), self.limit)).await?;
-        self.form.write(&batches)?;
+        self.write(&session, &batches).await
+    }
+
+    /// Writes an answer, and to standard error why it may be wrong.
+    async fn write(&self, session: &Session, batches: &[RecordBatch]) -> Result<u8, FleetError> {
+        self.form.write(batches)?;
+        say_doubts(&Doubts::of(session, &self.chosen.selection()).await?);
         Ok(0)
     }
 }
 
+/// Writes to standard error why an answer may be wrong.
+pub(crate) fn say_doubts(doubts: &Doubts) {
+    for sentence in doubts.sentences() {
+        complain(&format_args!("note: {sentence}"));
+    }
+}
+
 impl Written {
-    pub(crate) fn write(&self, batches: &[arrow::array::RecordBatch]) -> Result<(), FleetError> {
+    pub(crate) fn write(&self, batches: &[RecordBatch]) -> Result<(), FleetError> {
+        if self.format != Form::Parquet && batches.iter().all(|batch| batch.num_rows() == 0) {
+            complain(&"the answer has no rows");
+        }
         match &self.output {
             Some(path) => {
                 let failed = |error: io::Error| FleetError::file(path, error);
@@ -399,8 +416,7 @@ impl Introduced {
         let session = session_on(&self.asked.chosen.store, &self.asked.chosen.on).await?;
         let shape = self.shape_in(&session).await?;
         let batches = session.run(&questions::introduced(&self.asked.chosen.selection(), shape)).await?;
-        self.asked.form.write(&questions::with_verdict(&batches)?)?;
-        Ok(0)
+        self.asked.write(&session, &questions::with_verdict(&batches)?).await
     }
 
     /// Finds the one shape that begins with the given digits.
@@ -426,6 +442,7 @@ impl Flame {
         let Chosen { store, on, .. } = &self.chosen;
         let session = session_on(store, on).await?;
         let heap = SelectedHeap::read(&session, &self.chosen.selection(), self.chosen.title()).await?;
+        say_doubts(&Doubts::of(&session, &self.chosen.selection()).await?);
         let svg = picture(store, heap, self.by)?;
         file.file_mut().write_all(svg.as_bytes()).map_err(failed)?;
         let existing = if self.force { Existing::Replace } else { Existing::Refuse };

@@ -9,6 +9,7 @@
 //! | `session` | tables in the query engine |
 //! | `buckets` | object stores for the query engine |
 //! | `questions`, `functions` | questions in SQL |
+//! | `doubts` | why an answer may be wrong |
 //! | `answer` | answers as text, JSON, CSV, Parquet |
 //! | `cluster` | the same plans on several machines |
 //! | `flight` | Flight SQL, for programs |
@@ -25,6 +26,7 @@ mod answer;
 mod buckets;
 mod cluster;
 mod commands;
+mod doubts;
 mod error;
 mod flight;
 mod functions;

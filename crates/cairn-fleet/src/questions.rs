@@ -283,6 +283,33 @@ pub(crate) fn stacks(selection: &Selection) -> String {
     )
 }
 
+/// Holds for processes whose sums or times may be wrong.
+const IS_DOUBTED: &str = "(remarks <> '' or sample_bytes is not null or clock <> 'sender')";
+
+/// How many processes of the store have sums or times that may be wrong.
+pub(crate) fn doubted_processes() -> String {
+    format!("select count(*) from process where {IS_DOUBTED}")
+}
+
+/// How many processes of a selection lost something, are sampled, or had a wrong clock. Place and
+/// words of one that lost something come last.
+pub(crate) fn doubts(selection: &Selection) -> String {
+    let (chosen, table) = (selection.text(), selection.table());
+    let count = |condition: &str| format!("coalesce(sum(case when {condition} then 1 else 0 end), 0)");
+    let example = "case when remarks <> '' then \
+                   case when host <> '' then host else service end || chr(0) || remarks end";
+    format!(
+        "with doubted as (select * from process where {IS_DOUBTED}), \
+         counted as (select {} as lossy, {} as sampled, {} as misdated, min({example}) as example from doubted \
+           where process in (select process from {table} where {chosen})) \
+         select lossy, sampled, misdated, split_part(example, chr(0), 1), split_part(example, chr(0), 2) \
+         from counted",
+        count("remarks <> ''"),
+        count("sample_bytes is not null"),
+        count("clock <> 'sender'"),
+    )
+}
+
 /// The shapes whose identifier begins with these digits.
 pub(crate) fn shapes_like(digits: &str) -> Result<String, FleetError> {
     if digits.is_empty() || digits.len() > 32 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {

@@ -17,6 +17,7 @@ use cairn_store::Id;
 use cairn_symbols::SourceFrame;
 
 use crate::add::{GENERATED, INTERPRETED};
+use crate::doubts::Doubts;
 use crate::error::FleetError;
 use crate::questions::{Selection, stacks};
 use crate::session::Session;
@@ -32,6 +33,8 @@ pub(crate) struct SelectedHeap {
     lines: Vec<Vec<SourceFrame>>,
     /// The identifiers of stacks, by their number here.
     ids: HashMap<u32, Id>,
+    notes: Vec<String>,
+    findings: Vec<String>,
 }
 
 /// A module and an offset in it.
@@ -50,6 +53,12 @@ impl SelectedHeap {
             builder.add(batch)?;
         }
         Ok(builder.finish(title))
+    }
+
+    /// States why its sums may be wrong.
+    pub(crate) fn set_doubts(&mut self, doubts: &Doubts) {
+        self.notes = doubts.notes();
+        self.findings = doubts.losses().into_iter().collect();
     }
 
     /// Says which module is the program.
@@ -287,7 +296,7 @@ impl Builder {
 
     fn finish(self, title: String) -> SelectedHeap {
         let Self { stacks, sums, lost, lines, ids, .. } = self;
-        SelectedHeap { title, stacks, sums, lost, lines, ids }
+        SelectedHeap { title, stacks, sums, lost, lines, ids, notes: Vec::new(), findings: Vec::new() }
     }
 }
 
@@ -334,11 +343,11 @@ impl ImportedHeap for SelectedHeap {
     }
 
     fn notes(&self) -> &[String] {
-        &[]
+        &self.notes
     }
 
     fn findings(&self) -> &[String] {
-        &[]
+        &self.findings
     }
 
     fn read_scope(&self, scope: &Scope) -> Result<HeapRead, ImportError> {

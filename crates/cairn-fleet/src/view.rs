@@ -12,7 +12,8 @@ use cairn_analysis::source::{ForeignFormats, ImportError, OpenedImport, SourceOp
 use cairn_web::view::{Shown, View, ViewOptions};
 use clap::Args;
 
-use crate::commands::{Chosen, complain, session_on};
+use crate::commands::{Chosen, complain, say_doubts, session_on};
+use crate::doubts::Doubts;
 use crate::error::FleetError;
 use crate::questions::Measure;
 use crate::selected_heap::SelectedHeap;
@@ -44,7 +45,10 @@ impl ViewSelection {
     pub(crate) async fn run(self) -> Result<u8, FleetError> {
         let session = session_on(&self.chosen.store, &self.chosen.on).await?;
         let title = self.chosen.title();
-        let heap = SelectedHeap::read(&session, &self.chosen.selection(), title.clone()).await?;
+        let mut heap = SelectedHeap::read(&session, &self.chosen.selection(), title.clone()).await?;
+        let doubts = Doubts::of(&session, &self.chosen.selection()).await?;
+        say_doubts(&doubts);
+        heap.set_doubts(&doubts);
         let place = StandIn::make(&title)?;
         let mut options = ViewOptions::new(Shown::Files(vec![place.file.clone()]));
         options.source = SourceOptions::default();

@@ -128,6 +128,43 @@ fn compressed_blocks_and_http_2_connections_are_taken() {
     assert_eq!(frame[3], 4, "{frame:?}");
 }
 
+#[test]
+fn answers_say_why_they_may_be_wrong() {
+    let directory = store();
+    let server = Server::start(directory.path(), &[]);
+    let now = now_ms();
+    let notes = |arguments: &[&str]| {
+        let output = run(directory.path(), arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let send = |block: Value| assert_eq!(server.block(&block).json()["result"], "stored");
+    send(block("complete", 1, 3, now));
+    assert_eq!(notes(&["top", "store"]), "");
+    let mut lossy = block("lossy", 1, 3, now);
+    lossy["process"]["remarks"] = json!("5 events were lost");
+    send(lossy);
+    let mut sampled = block("sampled", 1, 3, now);
+    sampled["process"]["sample_bytes"] = json!(524_288);
+    send(sampled);
+    // A day ahead of the server.
+    send(block("ahead", 1, 3, now + 2 * DAY_MS));
+    for question in
+        [&["top", "store"][..], &["leaks", "store"], &["flame", "store", "--force", "-o", "all.svg"]]
+    {
+        let notes = notes(question);
+        assert!(notes.contains("1 process of the selection lost something"), "{question:?}: {notes}");
+        assert!(notes.contains("lossy, says: 5 events were lost"), "{question:?}: {notes}");
+        assert!(notes.contains("1 process of the selection recorded samples"), "{question:?}: {notes}");
+        assert!(notes.contains("1 process of the selection had a wrong clock"), "{question:?}: {notes}");
+    }
+    // Those that a question is not about change nothing of its answer.
+    assert_eq!(notes(&["top", "store", "--where", "host = 'complete'"]), "");
+    let sampled = notes(&["top", "store", "--where", "host = 'sampled' and region = 'eu'"]);
+    assert!(sampled.contains("samples") && !sampled.contains("lost"), "{sampled}");
+    assert!(notes(&["top", "store", "--where", "host = 'none'"]).contains("no rows"));
+}
+
 fn packed(bytes: &[u8]) -> Vec<u8> {
     let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packer.write_all(bytes).unwrap();
