@@ -85,13 +85,21 @@ pub(crate) fn content_of(path: &Path, labels: &Labels) -> Result<Id, FleetError>
     Ok(Id::of_content(parts.iter().map(Vec::as_slice)))
 }
 
-/// Reads a file of any kind that `cairn` opens.
-pub(crate) fn block_of_file(path: &Path, content: Id, labels: &Labels) -> Result<Block, FleetError> {
+/// Slices of one recording. The recording is read once for each.
+const MOST_SLICES: u64 = 1000;
+
+/// Reads a file of any kind that `cairn` opens. A recording is divided into slices of this length.
+pub(crate) fn block_of_file(
+    path: &Path,
+    content: Id,
+    labels: &Labels,
+    slice_ms: Option<u64>,
+) -> Result<Block, FleetError> {
     let mut options = SourceOptions::default();
     options.formats = Some(&FORMATS);
     options.symbols = Some(SymbolizerOptions::default());
     let source = HeapSource::open(path, &options).map_err(FleetError::source)?;
-    block_of_source(&source, path, content, labels)
+    block_of_source(&source, path, content, labels, slice_ms)
 }
 
 /// Makes a block of a heap that came by a network.
@@ -99,7 +107,7 @@ pub(crate) fn block_of_heap(heap: Imported, content: Id, labels: &Labels) -> Res
     let mut options = SourceOptions::default();
     options.symbols = Some(SymbolizerOptions::default());
     let path = Path::new("");
-    block_of_source(&HeapSource::of_import(path, Arc::new(heap), &options), path, content, labels)
+    block_of_source(&HeapSource::of_import(path, Arc::new(heap), &options), path, content, labels, None)
 }
 
 fn block_of_source(
@@ -107,16 +115,50 @@ fn block_of_source(
     path: &Path,
     content: Id,
     labels: &Labels,
+    slice_ms: Option<u64>,
 ) -> Result<Block, FleetError> {
     let symbols = source.symbols();
     let detail = if source.times() == Times::All { ReadDetail::Whole } else { ReadDetail::Stacks };
-    let read = source.read(Scope::default(), detail).map_err(FleetError::source)?;
-    Ok(block_of(source, &read, &symbols, path, content, labels))
+    let whole = source.read(Scope::default(), detail).map_err(FleetError::source)?;
+    let earlier = match slice_ms {
+        Some(slice_ms) => earlier_reads(source, path, &whole, slice_ms)?,
+        None => Vec::new(),
+    };
+    Ok(block_of(source, (&whole, &earlier), &symbols, path, content, labels))
+}
+
+/// Reads a recording up to the end of each slice but the last, in their order. Files without times
+/// have one slice.
+fn earlier_reads(
+    source: &HeapSource,
+    path: &Path,
+    whole: &HeapRead,
+    slice_ms: u64,
+) -> Result<Vec<(u64, HeapRead)>, FleetError> {
+    if source.times() != Times::All {
+        return Ok(Vec::new());
+    }
+    let slice_nanos = slice_ms.saturating_mul(1_000_000);
+    let count = whole.profile.end_nanos.div_ceil(slice_nanos);
+    if count > MOST_SLICES {
+        return Err(FleetError::usage(format!(
+            "{}: {count} slices of {slice_ms} ms; at most {MOST_SLICES} are possible, so choose longer ones",
+            path.display()
+        )));
+    }
+    (1..count)
+        .map(|slice| {
+            let to_nanos = slice * slice_nanos;
+            let scope = Scope { to_nanos, ..Scope::default() };
+            let read = source.read(scope, ReadDetail::Stacks).map_err(FleetError::source)?;
+            Ok((to_nanos / 1_000_000, read))
+        })
+        .collect()
 }
 
 fn block_of(
     source: &HeapSource,
-    read: &HeapRead,
+    (read, earlier): (&HeapRead, &[(u64, HeapRead)]),
     symbols: &SourceNames,
     path: &Path,
     content: Id,
@@ -138,13 +180,12 @@ fn block_of(
         0 => modified_ms(path),
         nanos => i64::try_from(nanos / 1_000_000).unwrap_or(i64::MAX),
     };
-    let lasted_ms = i64::try_from(profile.end_nanos / 1_000_000).unwrap_or(i64::MAX).max(1);
+    let lasted_ms = i64::try_from(profile.end_nanos.div_ceil(1_000_000)).unwrap_or(i64::MAX).max(1);
     let end_ms = started_ms.saturating_add(lasted_ms);
-    let mut samples: BTreeMap<Id, Sample> = BTreeMap::new();
     let (mut stack_rows, mut shape_rows) = (BTreeMap::new(), BTreeMap::new());
-    let rows = used.iter().map(|&stack| (Some(stack), profile.stacks[stack as usize]));
-    let lost = (!profile.lost_stack.is_empty()).then_some((None, profile.lost_stack));
-    for (stack, sums) in rows.chain(lost) {
+    let lost = (!profile.lost_stack.is_empty()).then_some(None);
+    let mut ids: HashMap<Option<u32>, Id> = HashMap::new();
+    for stack in used.iter().map(|&stack| Some(stack)).chain(lost) {
         let frames = stack.map(|stack| places.frames_of(stacks, stack)).unwrap_or_default();
         let shape = stack.and_then(|stack| compared.get(&stack)).filter(|frames| !frames.is_empty());
         let shape = shape.map(|frames| {
@@ -152,18 +193,32 @@ fn block_of(
             shape_rows.entry(shape.id).or_insert(shape).id
         });
         let stack_row = Stack::new(frames, shape);
-        let id = stack_rows.entry(stack_row.id).or_insert(stack_row).id;
-        let errors = stack.and_then(|stack| profile.stack_errors.get(stack as usize));
-        let variance = errors.map(|errors| (errors.live_bytes * errors.live_bytes).min(9e18) as i64);
-        // Stacks that differ in what a store does not hold are one.
-        let sample = samples.entry(id).or_insert(Sample {
-            end_ms,
-            slice_ms: lasted_ms,
-            stack: id,
-            variance: variance.map(|_| 0),
-            ..Sample::default()
-        });
-        add(sample, &sums, variance);
+        ids.insert(stack, stack_rows.entry(stack_row.id).or_insert(stack_row).id);
+    }
+    let mut samples: BTreeMap<(i64, Id), Sample> = BTreeMap::new();
+    let slice_ends = earlier.iter().map(|(millis, read)| (i64::try_from(*millis).unwrap_or(i64::MAX), read));
+    let mut before: Option<(i64, &HeapRead)> = None;
+    for (slice_end_ms, read) in slice_ends.chain([(lasted_ms, read)]) {
+        let began_ms = before.map_or(0, |(millis, _)| millis);
+        for (&stack, &id) in &ids {
+            let sums = sums_of(read, stack);
+            let sums_before = before.map(|(_, read)| sums_of(read, stack)).unwrap_or_default();
+            if sums.live_blocks == 0 && sums == sums_before {
+                continue;
+            }
+            let errors = stack.and_then(|stack| read.profile.stack_errors.get(stack as usize));
+            let variance = errors.map(|errors| (errors.live_bytes * errors.live_bytes).min(9e18) as i64);
+            // Stacks that differ in what a store does not hold are one.
+            let sample = samples.entry((slice_end_ms, id)).or_insert(Sample {
+                end_ms: started_ms.saturating_add(slice_end_ms),
+                slice_ms: (slice_end_ms - began_ms).max(1),
+                stack: id,
+                variance: variance.map(|_| 0),
+                ..Sample::default()
+            });
+            add(sample, &sums, &sums_before, variance);
+        }
+        before = Some((slice_end_ms, read));
     }
     let name = about.command.first().map(|program| last_part(program).to_owned());
     let file_name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -224,17 +279,27 @@ pub(crate) fn shape_frame(frame: cairn_analysis::heap::DiffFrame) -> ShapeFrame 
     }
 }
 
-fn add(sample: &mut Sample, sums: &Sums, variance: Option<i64>) {
+/// The sums of a stack, or of all blocks whose stack was lost.
+fn sums_of(read: &HeapRead, stack: Option<u32>) -> Sums {
+    match stack {
+        Some(stack) => read.profile.stacks.get(stack as usize).copied().unwrap_or_default(),
+        None => read.profile.lost_stack,
+    }
+}
+
+/// Adds a slice: what it allocated and freed, and what is alive at its end. Peaks are those since
+/// the start.
+fn add(sample: &mut Sample, sums: &Sums, before: &Sums, variance: Option<i64>) {
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    let freed_bytes = sums.allocated_bytes.saturating_sub(sums.live_bytes);
+    let within = |of: fn(&Sums) -> u64| of(sums).saturating_sub(of(before));
     let pairs = [
         (&mut sample.live_bytes, sums.live_bytes),
         (&mut sample.live_blocks, sums.live_blocks),
-        (&mut sample.alloc_bytes, sums.allocated_bytes),
-        (&mut sample.alloc_blocks, sums.allocations),
-        (&mut sample.freed_bytes, freed_bytes),
-        (&mut sample.freed_blocks, sums.frees()),
-        (&mut sample.temporary, sums.temporary),
+        (&mut sample.alloc_bytes, within(|sums| sums.allocated_bytes)),
+        (&mut sample.alloc_blocks, within(|sums| sums.allocations)),
+        (&mut sample.freed_bytes, within(|sums| sums.allocated_bytes.saturating_sub(sums.live_bytes))),
+        (&mut sample.freed_blocks, within(Sums::frees)),
+        (&mut sample.temporary, within(|sums| sums.temporary)),
         (&mut sample.peak_bytes, sums.peak_bytes),
         (&mut sample.peak_blocks, sums.peak_blocks),
     ];

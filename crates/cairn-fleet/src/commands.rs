@@ -103,6 +103,11 @@ struct Add {
     /// region=eu. Questions choose by them. The service is the program's name unless it is given
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
+
+    /// Divide each recording into slices of this length, so that `leaks` sees what grew within it.
+    /// Files without times have one slice
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    slice: Option<i64>,
 }
 
 /// Which samples are asked.
@@ -313,6 +318,10 @@ impl Fleet {
 impl Add {
     async fn run(self) -> Result<u8, FleetError> {
         let labels = Labels::of(&self.labels)?;
+        if self.slice == Some(0) {
+            return Err(FleetError::usage("--slice: a slice has a millisecond or more"));
+        }
+        let slice_ms = self.slice.map(|millis| millis.unsigned_abs());
         let mut store = Store::open(&self.store).await?;
         for path in &self.files {
             let content = content_of(path, &labels)?;
@@ -322,11 +331,12 @@ impl Add {
             }
             // Reading and naming take long, and belong to no task of the engine.
             let (of_file, of_labels) = (path.clone(), labels.clone());
-            let block = tokio::task::spawn_blocking(move || block_of_file(&of_file, content, &of_labels))
-                .await
-                .map_err(|error| FleetError::file(path, error))??;
+            let block =
+                tokio::task::spawn_blocking(move || block_of_file(&of_file, content, &of_labels, slice_ms))
+                    .await
+                    .map_err(|error| FleetError::file(path, error))??;
             let (stacks, service, version) =
-                (block.samples.len() as u64, block.process.service.clone(), block.process.version.clone());
+                (block.stacks.len() as u64, block.process.service.clone(), block.process.version.clone());
             let result = store.append(&[block]).await?;
             match result.first() {
                 Some(Appended::Stored) => complain(&format_args!(
