@@ -36,6 +36,7 @@
 //! | walk a whole stack and get the reason why it ended | [`Walk`] |
 //! | turn one pc into a few bits that a cache can hold | [`FrameTable::rule`](cfi::FrameTable::rule) |
 //! | step one frame with complete unwind information | [`FrameTable::row`](cfi::FrameTable::row), [`Row::step`](cfi::Row::step) |
+//! | step by the tables of a Windows module | [`pdata::FunctionTable`] |
 //! | follow frame pointers alone | [`FramePointerWalk`] |
 //! | walk the stack of a RISC-V device with frame pointers | [`riscv::RiscvWalk`] |
 //! | walk the register windows of an Xtensa device | [`xtensa::XtensaWalk`] |
@@ -57,6 +58,7 @@ mod fold;
 mod frame_pointer;
 mod machine;
 mod memory;
+pub mod pdata;
 pub mod python;
 mod registers;
 pub mod riscv;

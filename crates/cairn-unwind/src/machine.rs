@@ -7,6 +7,7 @@ use cairn_format::AbsoluteAddress;
 
 use crate::cfi::CoreRow;
 use crate::frame_pointer::FrameRecord;
+use crate::pdata::PeMachine;
 use crate::registers::Registers;
 use crate::{AddressRange, MemoryReader, StopReason};
 
@@ -29,6 +30,10 @@ pub trait Machine: Copy + fmt::Debug + 'static {
     /// The slot that holds the pc. x86-64 numbers it like a register; on AArch64 this crate adds a
     /// slot.
     const PROGRAM_COUNTER: u16;
+    /// The register or slot that holds the return address, as the tables number it.
+    const RETURN_ADDRESS: u16;
+    /// The processor, as Windows images state it.
+    const PE_MACHINE: PeMachine;
     /// True where tables may mark return addresses as signed. The marks are not needed: the mask of
     /// [`Registers`] strips a signature, and does not change an unsigned address.
     const SIGNS_RETURN_ADDRESSES: bool;

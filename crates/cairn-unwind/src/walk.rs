@@ -6,6 +6,7 @@ use cairn_format::{AbsoluteAddress, Frame, WordSize};
 use crate::cfi::{CfiError, CfiErrorKind, FrameTable, RowHead, RowState, RowView};
 use crate::frame_pointer::FrameRecord;
 use crate::machine::{CALL_BYTES, SHAPE_BYTES, SHAPE_BYTES_BEFORE};
+use crate::pdata::{CodePlace, FunctionTable};
 use crate::{AddressRange, CoreRegisters, Machine, MemoryReader, Registers, StopReason};
 
 /// Bytes of the smallest page.
@@ -15,6 +16,13 @@ const PAGE_BYTES: u64 = 4096;
 pub trait Modules {
     /// The unwind table of the module that covers `address`, if it has one.
     fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>>;
+
+    /// The function table of the Windows module that covers `address`, if there is one.
+    ///
+    /// It is asked for where there is no [`frame_table`](Self::frame_table).
+    fn function_table(&self, _address: AbsoluteAddress) -> Option<FunctionTable<'_>> {
+        None
+    }
 
     /// True when `address` lies in memory that is mapped as executable.
     ///
@@ -70,6 +78,10 @@ pub trait Modules {
 impl<T: Modules + ?Sized> Modules for &T {
     fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>> {
         (**self).frame_table(address)
+    }
+
+    fn function_table(&self, address: AbsoluteAddress) -> Option<FunctionTable<'_>> {
+        (**self).function_table(address)
     }
 
     fn is_executable(&self, address: AbsoluteAddress) -> bool {
@@ -299,7 +311,7 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
     #[inline(never)]
     fn step_by_tables(&mut self, lookup: AbsoluteAddress) -> Result<Result<FoundBy, StopReason>, StopReason> {
         let pc = self.registers.pc();
-        let Self { registers, memory, modules, scratch, .. } = self;
+        let Self { registers, memory, modules, scratch, is_exact_pc, .. } = self;
         let mut head = RowHead::empty::<M>();
         scratch.row.clear();
         match fill_row(modules, lookup, &mut head, &mut scratch.row) {
@@ -307,7 +319,16 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
             Some(Err(error)) if error.kind != CfiErrorKind::NotCovered => {
                 return Ok(Err(StopReason::BadUnwindInfo { pc }));
             }
-            _ => return Ok(Err(StopReason::NoUnwindInfo { pc })),
+            Some(Err(_)) => return Ok(Err(StopReason::NoUnwindInfo { pc })),
+            None => {
+                let place =
+                    if *is_exact_pc { CodePlace::Instruction(pc) } else { CodePlace::ReturnAddress(pc) };
+                match fill_function_row(modules, place, &mut head, &mut scratch.row) {
+                    Some(Ok(())) => {}
+                    Some(Err(reason)) => return Ok(Err(reason)),
+                    None => return Ok(Err(StopReason::NoUnwindInfo { pc })),
+                }
+            }
         }
         let row = RowView { head: &head, state: &scratch.row };
         row.step_into(registers, memory, &mut scratch.caller)?;
@@ -409,6 +430,21 @@ fn fill_row<'a, M: Machine, Mods: Modules>(
 ) -> Option<Result<(), CfiError>> {
     let table = modules.frame_table(lookup);
     Some(table.as_ref()?.fill_row(lookup, head, state))
+}
+
+/// Fills the row of code in a Windows module. The error is the reason to stop.
+#[inline(never)]
+fn fill_function_row<M: Machine, Mods: Modules>(
+    modules: &Mods,
+    place: CodePlace,
+    head: &mut RowHead<'_>,
+    state: &mut RowState<M>,
+) -> Option<Result<(), StopReason>> {
+    let table = modules.function_table(place.lookup_address())?;
+    let pc = match place {
+        CodePlace::Instruction(pc) | CodePlace::ReturnAddress(pc) => pc,
+    };
+    Some(table.fill_row(place, head, state).map_err(|error| error.stop(pc)))
 }
 
 impl<M: Machine, Mem: MemoryReader, Mods: Modules> Iterator for Walk<M, Mem, Mods> {

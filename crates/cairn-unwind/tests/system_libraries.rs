@@ -149,7 +149,7 @@ fn packed_rule_matches(rule: Rule, theirs: &gimli::UnwindTableRow<usize>, is_sig
         }
         RuleKind::EndOfStack => return_address == gimli::RegisterRule::Undefined,
         RuleKind::NeedsFullEvaluation => true,
-        RuleKind::NoTables | RuleKind::ByCode | RuleKind::ByRuntime => false,
+        RuleKind::SavedAbove { .. } | RuleKind::NoTables | RuleKind::ByCode | RuleKind::ByRuntime => false,
     }
 }
 
@@ -176,7 +176,7 @@ fn count(counts: &mut Counts, rule: Rule) {
         RuleKind::SignalFrame => &mut counts.signal,
         RuleKind::EndOfStack => &mut counts.end,
         RuleKind::NeedsFullEvaluation => &mut counts.full,
-        RuleKind::NoTables | RuleKind::ByCode | RuleKind::ByRuntime => {
+        RuleKind::SavedAbove { .. } | RuleKind::NoTables | RuleKind::ByCode | RuleKind::ByRuntime => {
             unreachable!("a table says that there is none")
         }
     } += 1;

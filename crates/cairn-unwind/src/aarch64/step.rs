@@ -9,6 +9,7 @@ use super::registers::{PC, REGISTER_COUNT, SP, X19, X29, X30};
 use super::rule::{self, Aarch64Rule};
 use crate::cfi::CoreRow;
 use crate::frame_pointer::FrameRecord;
+use crate::pdata::PeMachine;
 use crate::{
     AddressRange, CoreRegisters, Machine, MemoryReader, Registers, RuleFailure, StopReason, UsualCie,
 };
@@ -24,6 +25,8 @@ impl Machine for Aarch64 {
     const STACK_POINTER: u16 = SP;
     const FRAME_POINTER: u16 = X29;
     const PROGRAM_COUNTER: u16 = PC;
+    const RETURN_ADDRESS: u16 = X30;
+    const PE_MACHINE: PeMachine = PeMachine::Arm64;
     const SIGNS_RETURN_ADDRESSES: bool = true;
     const CALL_PUSHES: bool = false;
     // The usual program is one instruction, so comparing it would save nothing.

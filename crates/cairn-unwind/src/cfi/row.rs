@@ -95,6 +95,18 @@ impl<M: Machine> RowState<M> {
         }
     }
 
+    /// Sets the rule of a register in an empty row.
+    pub(crate) fn define(&mut self, register: u16, rule: RegisterRule) {
+        if let Some(slot) = self.rules.as_mut().get_mut(usize::from(register)) {
+            *slot = rule;
+        }
+    }
+
+    /// Sets the CFA of an empty row.
+    pub(crate) fn define_cfa(&mut self, rule: CfaRule) {
+        self.cfa = rule;
+    }
+
     /// Resets all rules.
     pub(crate) fn clear(&mut self) {
         self.cfa = CfaRule::Undefined;
@@ -220,6 +232,12 @@ impl<'a> RowHead<'a> {
         self.return_address_register = cie.return_address_register;
         self.is_signal_frame = cie.is_signal_frame;
         self.range = range;
+    }
+
+    /// Sets the parts of a row that has no expressions.
+    pub(crate) fn complete_by_offsets(&mut self, return_address_register: u16, is_signal_frame: bool) {
+        self.return_address_register = return_address_register;
+        self.is_signal_frame = is_signal_frame;
     }
 
     /// True for a signal frame.
@@ -572,6 +590,28 @@ impl<'a> CoreRow<'a> {
             CfaRule::Undefined => {}
         }
         row
+    }
+
+    /// A row that has no expressions.
+    pub(crate) fn of_offsets(
+        cfa: LinearCfa,
+        frame_pointer: RegisterRule,
+        return_address: RegisterRule,
+        stack_pointer: RegisterRule,
+        return_address_register: u16,
+        is_signal_frame: bool,
+    ) -> Self {
+        Self {
+            cfa,
+            frame_pointer,
+            return_address,
+            stack_pointer,
+            return_address_register,
+            is_signal_frame,
+            depends_on_pc: false,
+            section: &[],
+            pc: AbsoluteAddress::new(0),
+        }
     }
 
     /// Marks the row as one that does not fit a rule.

@@ -7,13 +7,16 @@
 //!   kind 0   CFA = sp + 8 * n             return address at CFA - 8
 //!        1   CFA = fp + 8 * n             saved fp at CFA - 8 * slot, or unchanged when slot is 0
 //!        2   CFA = word at (fp - 8 * n)   return address at CFA - 8; saved fp at (fp), or unchanged when slot is 0
+//!            slots 2 to 9: CFA = sp + 8 * n (even slots) or fp + 8 * n (odd ones); saved fp at CFA + 8 * (slot / 2 - 1)
 //!        3   special: n is its number
 //! ```
 //!
 //! Frames of up to 8 MiB, the default stack of a main thread, fit: a large local array in an outer
 //! function must not exclude all stacks above it from the fast path. Compilers save the frame
 //! pointer next to the CFA, so 8 KiB are enough for its distance. The few other functions are
-//! evaluated in full. Kind 2 is what GCC emits for functions that realign their stack.
+//! evaluated in full. Kind 2 is what GCC emits for functions that realign their stack. Its further
+//! slots are for Windows, where a caller leaves room for four words above the return address, and
+//! Microsoft's compiler saves registers there.
 //!
 //! No rule is zero (a CFA lies at least one word above the stack pointer), so a zeroed cache entry
 //! is an empty one.
@@ -72,6 +75,15 @@ pub enum X86_64RuleKind {
         /// holds it.
         fp_is_saved: bool,
     },
+    /// The frame pointer is saved above the CFA, in the room that callers leave on Windows.
+    SavedAbove {
+        /// True when the CFA is counted from the frame pointer; false for the stack pointer.
+        is_from_fp: bool,
+        /// Bytes from that register up to the CFA.
+        cfa_offset: u64,
+        /// Bytes from the CFA up to the saved frame pointer.
+        saved_fp_above: u64,
+    },
     /// A signal frame of Linux: all registers are in the context above the stack pointer.
     SignalFrame,
     /// There is no caller.
@@ -96,6 +108,11 @@ const FROM_SP: u32 = 0;
 const FROM_FP: u32 = 1;
 const REALIGNED: u32 = 2;
 const SPECIAL: u32 = 3;
+
+/// The first slot of kind 2 that means a place above the CFA.
+const FIRST_ABOVE: u32 = 2;
+/// Words above the return address that a caller on Windows leaves to its callee.
+const WORDS_ABOVE: u32 = 4;
 
 const END_OF_STACK: u32 = 0;
 const NEEDS_FULL_EVALUATION: u32 = 1;
@@ -170,6 +187,16 @@ impl X86_64Rule {
         Self::pack(REALIGNED, slot_below_fp, fp_is_saved.then_some(8))
     }
 
+    /// The rule "CFA = sp or fp + `cfa_offset`, saved fp at CFA + `saved_fp_above`", or `None` when
+    /// it does not fit.
+    #[must_use]
+    pub fn saved_above(is_from_fp: bool, cfa_offset: i64, saved_fp_above: i64) -> Option<Self> {
+        let cfa = by_8(cfa_offset, CFA_BITS)?;
+        let word = by_8(saved_fp_above, SLOT_BITS).filter(|&word| word < WORDS_ABOVE)?;
+        let slot = FIRST_ABOVE + 2 * word + u32::from(is_from_fp);
+        Some(Self(REALIGNED | cfa << KIND_BITS | slot << SLOT_SHIFT))
+    }
+
     #[inline]
     const fn pack(kind: u32, cfa_offset: i64, saved_fp_below: Option<i64>) -> Option<Self> {
         let Some(cfa) = by_8(cfa_offset, CFA_BITS) else { return None };
@@ -192,6 +219,11 @@ impl X86_64Rule {
         match self.0 & SPECIAL {
             FROM_SP => X86_64RuleKind::FromSp { cfa_offset, saved_fp_below },
             FROM_FP => X86_64RuleKind::FromFp { cfa_offset, saved_fp_below },
+            REALIGNED if self.0 >> SLOT_SHIFT >= FIRST_ABOVE => X86_64RuleKind::SavedAbove {
+                is_from_fp: self.0 >> SLOT_SHIFT & 1 != 0,
+                cfa_offset,
+                saved_fp_above: (slot - 8 * FIRST_ABOVE as u64) / 16 * 8,
+            },
             REALIGNED => X86_64RuleKind::Realigned { slot_below_fp: cfa_offset, fp_is_saved: slot != 0 },
             _ => match cfa_offset / 8 {
                 0 => X86_64RuleKind::EndOfStack,
@@ -277,6 +309,13 @@ impl X86_64Rule {
                 let fp = if fp_is_saved { load(memory, registers.fp)? } else { registers.fp };
                 Ok(CoreRegisters { pc, sp: cfa, fp, link: 0 })
             }
+            X86_64RuleKind::SavedAbove { is_from_fp, cfa_offset, saved_fp_above } => {
+                let base = if is_from_fp { registers.fp } else { registers.sp };
+                let cfa = base.wrapping_add(cfa_offset);
+                let pc = load(memory, cfa.wrapping_sub(8))?;
+                let fp = load(memory, cfa.wrapping_add(saved_fp_above))?;
+                Ok(CoreRegisters { pc, sp: cfa, fp, link: 0 })
+            }
             X86_64RuleKind::SignalFrame => {
                 let field = |offset: i64| load(memory, registers.sp.wrapping_add_signed(offset));
                 let (pc, sp, fp) = (field(CONTEXT_RIP)?, field(CONTEXT_RSP)?, field(CONTEXT_RBP)?);
@@ -317,6 +356,10 @@ pub(super) fn pack(row: &CoreRow<'_>) -> X86_64Rule {
     {
         let saved_fp_below = match row.frame_pointer {
             RegisterRule::Unspecified | RegisterRule::SameValue => None,
+            RegisterRule::Offset(above @ 0..) if matches!(register, RSP | RBP) => {
+                let rule = X86_64Rule::saved_above(register == RBP, offset, above.into());
+                return rule.unwrap_or(X86_64Rule::NEEDS_FULL_EVALUATION);
+            }
             RegisterRule::Offset(offset) => Some(-i64::from(offset)),
             _ => return X86_64Rule::NEEDS_FULL_EVALUATION,
         };

@@ -9,6 +9,7 @@ use super::registers::{R12, R15, RBP, RBX, REGISTER_COUNT, RIP, RSP};
 use super::rule::{self, X86_64Rule};
 use crate::cfi::CoreRow;
 use crate::frame_pointer::FrameRecord;
+use crate::pdata::PeMachine;
 use crate::{
     AddressRange, CoreRegisters, Machine, MemoryReader, Registers, RuleFailure, SHAPE_BYTES, StopReason,
     UsualCie,
@@ -25,6 +26,8 @@ impl Machine for X86_64 {
     const STACK_POINTER: u16 = RSP;
     const FRAME_POINTER: u16 = RBP;
     const PROGRAM_COUNTER: u16 = RIP;
+    const RETURN_ADDRESS: u16 = RIP;
+    const PE_MACHINE: PeMachine = PeMachine::X64;
     const SIGNS_RETURN_ADDRESSES: bool = false;
     const CALL_PUSHES: bool = true;
     // def_cfa rsp + 8; offset rip 1; nop; nop. GCC and LLVM emit this, and their linkers for

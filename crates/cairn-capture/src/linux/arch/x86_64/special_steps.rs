@@ -28,6 +28,11 @@ impl SteppedCapture<'_> {
                 self.frame = unsafe { self.realigned_step(slot_below_fp, fp_is_saved)? };
                 Ok(Some(()))
             }
+            RuleKind::SavedAbove { is_from_fp, cfa_offset, saved_fp_above } => {
+                // SAFETY: the caller promises that `self.memory` is readable.
+                self.frame = unsafe { self.step_saved_above(is_from_fp, cfa_offset, saved_fp_above)? };
+                Ok(Some(()))
+            }
             // SAFETY: the caller promises that `self.memory` is readable.
             RuleKind::NoTables => unsafe { self.step_without_tables() },
             // SAFETY: the caller promises that `self.memory` is readable.
@@ -212,6 +217,32 @@ impl SteppedCapture<'_> {
         Ok(CallSite { pc, sp: cfa, fp })
     }
 
+    /// Steps out of a function that has saved its frame pointer in the room above its return
+    /// address.
+    ///
+    /// # Safety
+    ///
+    /// - `self.memory` is readable.
+    #[cold]
+    unsafe fn step_saved_above(
+        &self,
+        is_from_fp: bool,
+        cfa_offset: u64,
+        saved_fp_above: u64,
+    ) -> Result<CallSite, NeedsWholeWalk> {
+        let CallSite { sp, fp, .. } = self.frame;
+        let cfa = if is_from_fp { fp } else { sp }.wrapping_add(cfa_offset);
+        if cfa <= sp {
+            return Err(NeedsWholeWalk);
+        }
+        // SAFETY: the caller promises that `self.memory` is readable; `load_checked` checks the
+        // address against it.
+        let pc = unsafe { self.load_checked(cfa.wrapping_sub(8))? };
+        // SAFETY: as for the load above.
+        let fp = unsafe { self.load_checked(cfa.wrapping_add(saved_fp_above))? };
+        Ok(CallSite { pc, sp: cfa, fp })
+    }
+
     /// The stack word at `address`, if it lies in `self.memory`.
     ///
     /// # Safety
@@ -249,6 +280,12 @@ pub(crate) fn note_special_checks(
                 note(fp, outer.fp)?;
             }
             Some(true)
+        }
+        RuleKind::SavedAbove { is_from_fp, saved_fp_above, .. } => {
+            if outer.needs_fp {
+                note(cfa.wrapping_add(saved_fp_above), outer.fp)?;
+            }
+            Some(is_from_fp)
         }
         RuleKind::NoTables => {
             if cfa != sp {
