@@ -3,7 +3,8 @@
 //! A path is walked once, directory by directory, to an open [`Directory`]; links that another user
 //! may have planted are refused on the way. All that follows is relative to that directory and by
 //! descriptor, so that nothing can be swapped between a check and its use. Files have mode 0600
-//! from their creation on. `docs/design/0007-files.md` has the reasons.
+//! from their creation on. On Windows the access rights of directories decide who reads a file.
+//! `docs/design/0007-files.md` has the reasons.
 //!
 //! ```no_run
 //! use std::io::Write;
@@ -16,23 +17,23 @@
 
 #![forbid(unsafe_code)]
 
-mod directory;
+mod facts;
 mod new_file;
 mod output;
-mod trust;
-mod unnamed;
+mod positions;
+#[cfg_attr(windows, path = "windows/mod.rs")]
+#[cfg_attr(not(windows), path = "unix/mod.rs")]
+mod system;
 
-pub use directory::{Directory, Facts};
+pub use facts::Facts;
 pub use new_file::{Existing, NewFile};
-pub use output::{Output, open_existing, open_output};
-pub use trust::is_distrust;
-pub use unnamed::{unnamed_file, unnamed_file_in};
-
-/// Returns the effective user of this process.
-#[must_use]
-pub fn effective_user() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
+pub use output::Output;
+pub use positions::read_exact_at;
+#[cfg(not(windows))]
+pub use system::effective_user;
+pub use system::{
+    Directory, is_distrust, open_existing, open_output, reopenable_file, unnamed_file, unnamed_file_in,
+};
 
 /// Returns a number that other users cannot guess.
 fn random_number() -> u64 {

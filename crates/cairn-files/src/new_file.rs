@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Seek};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{Directory, random_number};
 
@@ -57,6 +57,17 @@ impl NewFile {
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Returns a path by which this process can open the file before it has its name.
+    ///
+    /// `None` where there is none.
+    #[must_use]
+    pub fn present_path(&self) -> Option<PathBuf> {
+        match &self.part {
+            Some(part) => Some(self.directory.path().join(part)),
+            None => self.directory.path_of_unnamed(&self.file).filter(|path| path.exists()),
+        }
     }
 
     /// Returns the open file, for writing.

@@ -1,6 +1,7 @@
 //! Attacks of other users on files, as far as one process can show them: links, FIFOs and
 //! directories that belong to them. Those need root, which gives them away.
 
+#![cfg(not(windows))]
 #![allow(clippy::print_stdout, reason = "tests say what they have skipped")]
 
 use std::fs::{self, File, Permissions};

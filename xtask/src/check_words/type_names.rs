@@ -3,18 +3,19 @@
 //!
 //! Only definitions at the start of a line count, so that helpers inside functions and in modules
 //! of tests are free to choose. Twins for two processors or systems have one name on purpose: they
-//! lie in a folder of [`PLATFORMS`] or carry a `#[cfg(...)]`. Files that end with [`DISABLED`]
-//! replace a feature that is not built, and are twins too.
+//! lie in a folder of [`PLATFORMS`] or carry a `#[cfg(...)]`. Files that end with one of
+//! [`REPLACING`] replace a feature that is not built, or that one system alone has, and are twins
+//! too.
 
 use std::collections::BTreeMap;
 
 use crate::allowances::Breach;
 
 /// Folders and files of one processor or system.
-const PLATFORMS: &[&str] = &["aarch64", "arch", "linux", "macos", "x86_64"];
+const PLATFORMS: &[&str] = &["aarch64", "arch", "linux", "macos", "unix", "windows", "x86_64"];
 
-/// End of the name of a file that replaces a feature.
-const DISABLED: &str = "_disabled.rs";
+/// Ends of the names of files that replace a feature.
+const REPLACING: &[&str] = &["_disabled.rs", "_elsewhere.rs"];
 
 /// Keywords that define a type or a trait.
 const KEYWORDS: &[&str] = &["struct", "enum", "union", "trait"];
@@ -36,8 +37,8 @@ impl TypeNames {
     /// Notes the types that one file defines, if it is a source file of a crate.
     pub(super) fn read(&mut self, path: &str, text: &str) {
         let Some((package, file)) = source_of_crate(path) else { return };
-        let in_platform =
-            file.split(['/', '.']).any(|part| PLATFORMS.contains(&part)) || file.ends_with(DISABLED);
+        let in_platform = file.split(['/', '.']).any(|part| PLATFORMS.contains(&part))
+            || REPLACING.iter().any(|end| file.ends_with(end));
         let mut has_cfg = false;
         for (line, content) in (1..).zip(text.lines()) {
             if content.starts_with("#[") {

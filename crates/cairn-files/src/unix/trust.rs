@@ -97,7 +97,7 @@ pub(crate) fn may_follow(directory: &Stat, link: &Stat) -> bool {
 }
 
 pub(crate) fn is_own_or_root(user: u32) -> bool {
-    user == 0 || user == crate::effective_user()
+    user == 0 || user == super::effective_user()
 }
 
 /// Extends [`is_own_or_root`] by the overflow user where it represents root. That is the case in a

@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
-use crate::{Directory, random_number};
+use super::Directory;
+use crate::random_number;
 
 /// Creates a temporary file without a name, for reading and writing by this user alone. Its storage
 /// is released with the last descriptor.
@@ -36,4 +38,17 @@ pub fn unnamed_file_in(path: &Path) -> io::Result<File> {
             Ok(file)
         }
     }
+}
+
+/// Creates a temporary file, and a path by which this process can open it again.
+///
+/// The file is that of [`unnamed_file`]; the path is valid for as long as it is open.
+///
+/// # Errors
+///
+/// As [`unnamed_file`].
+pub fn reopenable_file() -> io::Result<(File, PathBuf)> {
+    let file = unnamed_file()?;
+    let path = PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()));
+    Ok((file, path))
 }

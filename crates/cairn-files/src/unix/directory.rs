@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use crate::trust::{Doubt, Reason, doubt_in_directory, doubt_in_file, file_type, may_follow};
+use super::trust::{Doubt, Reason, doubt_in_directory, doubt_in_file, file_type, may_follow};
+use crate::Facts;
 
 /// As many links the kernel follows.
 const MAX_LINKS: usize = 40;
@@ -23,18 +24,6 @@ pub struct Directory {
     fd: OwnedFd,
     path: PathBuf,
     doubt: Option<Doubt>,
-}
-
-/// Properties of a directory entry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Facts {
-    /// True for a regular file.
-    pub is_file: bool,
-    /// Its length.
-    pub bytes: u64,
-    /// When it was written to last.
-    pub modified: SystemTime,
 }
 
 /// Treatment of directories that do not exist.
@@ -295,6 +284,12 @@ impl Directory {
     /// The kernel's error.
     pub fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Returns the kernel's link to a file without a name.
+    #[allow(clippy::unused_self, reason = "the signature of other systems")]
+    pub(crate) fn path_of_unnamed(&self, file: &File) -> Option<PathBuf> {
+        Some(format!("/proc/self/fd/{}", file.as_raw_fd()).into())
     }
 
     /// Gives a file without a name one that nothing else has.
