@@ -3,6 +3,7 @@
 //! Caches the answers of a [`Symbolizer`], so that each distinct address is resolved once. Missing
 //! and refused files are reported per module, so that a printer can mention each once.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -177,8 +178,14 @@ fn path_here(path: &Path) -> PathBuf {
     }
 }
 
-fn is_of_windows(path: &str) -> bool {
+/// True for a path that begins with a drive or a server.
+pub(crate) fn is_of_windows(path: &str) -> bool {
     path.as_bytes().get(1) == Some(&b':') || path.starts_with(r"\\")
+}
+
+/// Returns a path with slashes, as rules about files are written.
+pub(crate) fn with_slashes(path: &str) -> Cow<'_, str> {
+    if is_of_windows(path) && path.contains('\\') { path.replace('\\', "/").into() } else { path.into() }
 }
 
 /// Returns the last component of a Unix or Windows path.

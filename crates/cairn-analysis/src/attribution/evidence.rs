@@ -5,6 +5,7 @@ use super::rules::{
     RUST_STANDARD_CRATES, SYSTEM_DIRECTORIES,
 };
 use super::{FrameFacts, Owner, OwnerKind};
+use crate::names::is_of_windows;
 
 /// The rule for the crates of Rust's own library, which is below all others.
 pub(super) const RUST_STANDARD: FunctionRule = FunctionRule {
@@ -307,14 +308,22 @@ fn without_version(name: &str) -> &str {
     end.map_or(name, |end| &name[..end])
 }
 
-/// True for a file in a directory or below it.
+/// True for a file in a directory or below it. Paths of Windows are compared as Windows does:
+/// either separator, and letters of either case.
 pub(super) fn is_below(file: &str, root: &str) -> bool {
-    let root = root.trim_end_matches('/');
+    let is_windows = is_of_windows(root);
+    let is_separator = |c: char| c == '/' || is_windows && c == '\\';
+    let root = root.trim_end_matches(is_separator);
     // Compilers write what they were given: a path from their own directory has no root.
-    if !file.starts_with('/') && root.starts_with('/') {
+    if !file.starts_with('/') && !is_of_windows(file) && (root.starts_with('/') || is_windows) {
         return true;
     }
-    file.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'))
+    let Some((start, rest)) = file.split_at_checked(root.len()) else { return false };
+    let is_same = |(a, b): (u8, u8)| {
+        a == b
+            || is_windows && (a.eq_ignore_ascii_case(&b) || is_separator(a.into()) && is_separator(b.into()))
+    };
+    start.bytes().zip(root.bytes()).all(is_same) && rest.starts_with(is_separator)
 }
 
 /// The name of the directory of a file; the file itself where there is none.
@@ -322,4 +331,31 @@ pub(super) fn directory_name(file: &str) -> &str {
     let mut parts = file.rsplit('/');
     let name = parts.next().unwrap_or(file);
     parts.find(|part| !matches!(*part, "" | "src" | "lib" | "include" | "source" | "..")).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_below;
+
+    // Failed with: no file of Windows was below any directory.
+    #[test]
+    fn files_are_below_directories_of_either_system() {
+        let cases = [
+            ("/home/me/app/a.c", "/home/me/app/", true),
+            ("/home/me/applet/a.c", "/home/me/app", false),
+            ("/Home/me/app/a.c", "/home/me/app", false),
+            ("src/a.c", "/home/me/app", true),
+            (r"C:\app\src\a.cpp", r"C:\app", true),
+            ("c:/App/src/a.cpp", r"C:\app\", true),
+            (r"C:\applet\a.cpp", r"C:\app", false),
+            (r"D:\app\a.cpp", r"C:\app", false),
+            (r"\\server\app\a.cpp", r"\\server\app", true),
+            (r"src\a.cpp", r"C:\app", true),
+            ("C:/app", r"C:\app", false),
+            ("/usr/include/a.h", r"C:\app", false),
+        ];
+        for (file, root, expected) in cases {
+            assert_eq!(is_below(file, root), expected, "{file} below {root}");
+        }
+    }
 }

@@ -34,6 +34,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::heap::Stacks;
+use crate::names::with_slashes;
 pub use pattern::{BadFramePattern, FramePattern, FrameProperty, FrameText};
 pub use plain_name::plain_name;
 
@@ -257,8 +258,9 @@ impl Attribution {
 
     /// States the source file of the program's `main`; before the first verdict.
     pub(crate) fn set_main(&mut self, file: &str) {
-        self.packages = packages::Packages::of_main(file);
-        self.main = Some(file.to_owned());
+        let file = with_slashes(file);
+        self.packages = packages::Packages::of_main(&file);
+        self.main = Some(file.into_owned());
     }
 
     /// The rank of an owner's frames as the name of a row; the smallest is the best.

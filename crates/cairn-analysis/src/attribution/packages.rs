@@ -84,7 +84,7 @@ mod tests {
             let directory = registry.join(name);
             std::fs::create_dir_all(&directory).expect("created");
             std::fs::write(directory.join("Cargo.toml"), manifest).expect("written");
-            directory.join("src/lib.rs").display().to_string()
+            crate::names::with_slashes(&directory.join("src/lib.rs").display().to_string()).into_owned()
         };
         let main =
             package("rg-14.1.1", "[package]\nname = \"rg\"\nrepository = \"https://example.org/a/Rg\"\n");

@@ -182,3 +182,15 @@ fn internals_fold_nothing() {
     assert_eq!(verdict.owner.kind, OwnerKind::Allocator);
     assert_eq!(attribution.rank(verdict.owner.kind), 0);
 }
+
+// Failed with: a library's file in a directory of Windows was the program's own.
+#[test]
+fn rules_about_files_hold_for_paths_of_windows() {
+    let file = with_slashes(r"C:\me\.cargo\registry\src\i\serde_json-1.0.1\src\a.rs");
+    let attribution = attribution("C:/me/app.exe", &[], FoldRules::default());
+    assert_eq!(
+        owner_text(&attribution.verdict(&facts("serde_json::from_str", &file, 0))),
+        "library serde_json"
+    );
+    assert_eq!(with_slashes(r"/home/a\b.c"), r"/home/a\b.c", "a name on Linux");
+}

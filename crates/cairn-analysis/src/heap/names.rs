@@ -22,6 +22,7 @@ use crate::attribution::wrappers::FoundWrapper;
 use crate::attribution::{
     Attribution, Folding, FrameFacts, Owner, OwnerKind, Verdict, depends_on_main, plain_name,
 };
+use crate::names::with_slashes;
 
 /// Something that knows the source frames of addresses.
 pub trait Namer {
@@ -396,11 +397,12 @@ impl<'a> Names<'a> {
             return known;
         }
         let function = &self.functions[line.function.index()];
+        let file = line.file.as_deref().map(with_slashes);
         let verdict = self.attribution.verdict(&FrameFacts {
             function: &function.name,
             is_named: function.is_named,
             raw_name,
-            file: line.file.as_deref(),
+            file: file.as_deref(),
             module: function.module,
         });
         self.has_interpreted |= verdict.is_interpreted;

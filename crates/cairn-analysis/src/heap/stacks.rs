@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::code_names::{CodeNames, lookup_address};
+use crate::names::file_name;
 use cairn_format::recording::{LineTableFormat, PcKind};
 use cairn_memory::python::PythonCode;
 use cairn_symbols::SourceFrame;
@@ -155,7 +156,10 @@ impl Module {
     /// Returns the last component of the path.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("?")
+        match file_name(self.path.trim_end_matches('/')) {
+            "" => "?",
+            name => name,
+        }
     }
 }
 
@@ -330,4 +334,28 @@ impl Stacks {
 
 fn index_of_last<T>(list: &[T]) -> u32 {
     u32::try_from(list.len() - 1).expect("recordings number everything in 32 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Module;
+
+    // Failed with: the whole path of a module in a recording of Windows.
+    #[test]
+    fn module_names_are_the_last_part_of_either_kind_of_path() {
+        let cases = [
+            ("/usr/lib/libc.so.6", "libc.so.6"),
+            (r"C:\app\foo测试.dll", "foo测试.dll"),
+            (r"\\?\Z:\work\app.elf", "app.elf"),
+            (r"/opt/a\b.so", r"a\b.so"),
+            ("[vdso]", "[vdso]"),
+            ("/opt/app/", "app"),
+            ("/", "?"),
+            ("", "?"),
+        ];
+        for (path, expected) in cases {
+            let module = Module { path: path.to_owned(), build_id: Vec::new() };
+            assert_eq!(module.name(), expected, "{path}");
+        }
+    }
 }

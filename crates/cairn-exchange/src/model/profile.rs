@@ -59,7 +59,7 @@ impl Module {
     /// Returns the last component of the path.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("")
+        cairn_analysis::names::file_name(self.path.trim_end_matches('/'))
     }
 }
 
