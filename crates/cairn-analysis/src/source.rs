@@ -38,7 +38,6 @@
 mod error;
 mod filter;
 mod followed;
-#[cfg(target_os = "linux")]
 mod image;
 mod source_names;
 
@@ -61,7 +60,6 @@ use crate::names;
 pub use error::SourceError;
 pub use filter::{HeapFilter, TimePoint, TimeSpan, parse_size, parse_time, split_size};
 pub use followed::FollowedHeap;
-#[cfg(target_os = "linux")]
 pub use image::{ImageHeap, names_of_image};
 pub use source_names::SourceNames;
 
@@ -241,7 +239,6 @@ pub enum SourceHeap {
     /// A recording, also of a program that still runs.
     Recording(Box<HeapRecording>),
     /// An image of memory.
-    #[cfg(target_os = "linux")]
     Image(Box<ImageHeap>),
     /// A file of another tool.
     Imported(Arc<dyn ImportedHeap>),
@@ -352,7 +349,6 @@ impl HeapSource {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[cfg(target_os = "linux")]
     #[must_use]
     pub fn of_image(path: &Path, heap: ImageHeap, options: &SourceOptions) -> Self {
         Self::new(path, options, SourceHeap::Image(Box::new(heap)), None)
@@ -374,7 +370,6 @@ impl HeapSource {
         Self { path: path.to_owned(), heap, options: options.clone(), lookups }
     }
 
-    #[cfg(target_os = "linux")]
     fn open_image(path: &Path, options: &SourceOptions, kind: FileKind) -> Result<Option<Self>, SourceError> {
         let is_image = match kind {
             _ if let Some(format) = options.input_format => format == InputFormat::Image,
@@ -401,18 +396,6 @@ impl HeapSource {
             ));
         }
         Ok(heap.map(|heap| Self::new(path, options, SourceHeap::Image(Box::new(heap)), None)))
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn open_image(path: &Path, options: &SourceOptions, kind: FileKind) -> Result<Option<Self>, SourceError> {
-        match kind {
-            FileKind::Core | FileKind::Minidump => Err(SourceError::unusable(
-                path,
-                options,
-                "an image of memory, which cairn reads on Linux only",
-            )),
-            _ => Ok(None),
-        }
     }
 
     /// The heap itself, for what only one kind of file has.
@@ -460,7 +443,6 @@ impl HeapSource {
     pub fn kind_name(&self) -> &'static str {
         match &self.heap {
             SourceHeap::Recording(_) => "recording",
-            #[cfg(target_os = "linux")]
             SourceHeap::Image(_) => "image of memory",
             SourceHeap::Imported(heap) => heap.format(),
         }
@@ -471,7 +453,6 @@ impl HeapSource {
     pub fn about(&self) -> About {
         match &self.heap {
             SourceHeap::Recording(heap) => heap.about(),
-            #[cfg(target_os = "linux")]
             SourceHeap::Image(heap) => heap.about(),
             SourceHeap::Imported(heap) => heap.about(),
         }
@@ -482,7 +463,6 @@ impl HeapSource {
     pub fn stacks(&self) -> &Stacks {
         match &self.heap {
             SourceHeap::Recording(heap) => heap.stacks(),
-            #[cfg(target_os = "linux")]
             SourceHeap::Image(heap) => heap.stacks(),
             SourceHeap::Imported(heap) => heap.stacks(),
         }
@@ -493,7 +473,6 @@ impl HeapSource {
     pub fn times(&self) -> Times {
         match &self.heap {
             SourceHeap::Recording(_) => Times::All,
-            #[cfg(target_os = "linux")]
             SourceHeap::Image(_) => Times::None,
             SourceHeap::Imported(heap) => heap.times(),
         }
@@ -518,7 +497,6 @@ impl HeapSource {
     pub fn usual_cost(&self, span: TimeSpan) -> Cost {
         let usual = match &self.heap {
             SourceHeap::Recording(_) => Cost::Peak,
-            #[cfg(target_os = "linux")]
             SourceHeap::Image(_) => Cost::Leaked,
             SourceHeap::Imported(heap) => heap.usual_cost(),
         };
@@ -546,7 +524,6 @@ impl HeapSource {
     fn refusal(&self, question: Question) -> Option<String> {
         match &self.heap {
             SourceHeap::Recording(_) => None,
-            #[cfg(target_os = "linux")]
             SourceHeap::Image(_) => ImageHeap::refusal(question).map(str::to_owned),
             SourceHeap::Imported(heap) => heap.refusal(question),
         }
@@ -600,7 +577,6 @@ impl HeapSource {
             (SourceHeap::Recording(heap), Some(symbols)) => {
                 SourceNames { files: Some(heap.symbols(symbols.clone())), own: None }
             }
-            #[cfg(target_os = "linux")]
             (SourceHeap::Image(heap), Some(symbols)) => {
                 let names = heap.names(symbols.clone(), self.options.allows_mismatch);
                 SourceNames { files: Some(names), own: None }
@@ -678,7 +654,6 @@ impl HeapSource {
                 ReadDetail::Stacks => heap.read_stacks(scope),
             }
             .map_err(|error| self.unreadable(error)),
-            #[cfg(target_os = "linux")]
             SourceHeap::Image(heap) => Ok(heap.read(scope)),
             SourceHeap::Imported(heap) => {
                 heap.read_scope(&scope).map_err(|error| SourceError::import(&self.path, &self.options, error))
@@ -698,7 +673,6 @@ impl HeapSource {
             SourceHeap::Recording(heap) => {
                 heap.read_sliced(scope, most_slices).map_err(|error| self.unreadable(error))
             }
-            #[cfg(target_os = "linux")]
             SourceHeap::Image(heap) => Ok((heap.read(scope), Slices::default())),
             SourceHeap::Imported(heap) => heap
                 .read_scope_sliced(&scope, most_slices)
@@ -716,7 +690,6 @@ impl HeapSource {
         let remark = |is_loss: bool| move |text: &String| Remark { text: text.clone(), is_loss };
         match &self.heap {
             SourceHeap::Recording(heap) => heap.findings().iter().filter_map(remark_of).collect(),
-            #[cfg(target_os = "linux")]
             SourceHeap::Image(heap) => heap.findings().iter().map(remark(true)).collect(),
             SourceHeap::Imported(heap) => {
                 let notes =

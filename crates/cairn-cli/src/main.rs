@@ -2,6 +2,10 @@
 //! code.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "what `cairn heap` alone uses, which runs on Linux")
+)]
 
 mod commands;
 mod new_file;
@@ -16,6 +20,7 @@ use clap::{ColorChoice, Parser};
 /// cairn records where a program's memory goes without recompiling it, and reads call stacks from
 /// recordings, core files and logs, on any machine and at any later time.
 #[derive(Parser)]
+#[cfg_attr(windows, command(bin_name = "cairn"))]
 #[command(name = "cairn", version, after_help = after_help(), max_term_width = 100)]
 struct Cairn {
     #[command(subcommand)]

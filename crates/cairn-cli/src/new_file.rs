@@ -109,6 +109,14 @@ impl Output {
         Ok(Some(file.file()))
     }
 
+    /// Returns a path by which the new file can be opened before it has its name, if there is one.
+    pub(crate) fn present_path(&self) -> Option<PathBuf> {
+        match &self.sink {
+            Sink::New(file, _) => file.present_path(),
+            _ => None,
+        }
+    }
+
     /// Returns the compression that the file's name asks for.
     ///
     /// `None` for standard output, devices and FIFOs, whose names do not state any.

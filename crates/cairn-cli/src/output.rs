@@ -162,6 +162,12 @@ Otherwise `cairn heap PROGRAM` ends as the program ends.";
 
 /// Applies `--color` to both streams; `auto` depends on the terminal and the environment.
 pub(crate) fn choose_color(choice: ColorChoice) {
+    // Consoles before those of Windows 10 show the sequences themselves.
+    #[cfg(windows)]
+    if anstyle_query::windows::enable_ansi_colors() == Some(false) && choice == ColorChoice::Auto {
+        anstream::ColorChoice::Never.write_global();
+        return;
+    }
     match choice {
         ColorChoice::Auto => anstream::ColorChoice::Auto,
         ColorChoice::Always => anstream::ColorChoice::Always,
@@ -186,7 +192,9 @@ pub(crate) fn max_unpacked_bytes() -> Option<u64> {
 
 /// True when the reader of the output went away, as `head` does, which is success.
 pub(crate) fn is_broken_pipe(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::BrokenPipe
+    /// `ERROR_PIPE_NOT_CONNECTED`, which std has no kind for.
+    const NOT_CONNECTED: i32 = 233;
+    error.kind() == io::ErrorKind::BrokenPipe || cfg!(windows) && error.raw_os_error() == Some(NOT_CONNECTED)
 }
 
 /// Prints `cairn: message` on standard error. A failure to print has nowhere to be reported.

@@ -3,6 +3,7 @@
 //! A shell that is missing is reported, and is an error where `CAIRN_CI` is set: `cargo xtask ci`
 //! installs them.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "tests report what they skip")]
 
 use std::ffi::OsString;

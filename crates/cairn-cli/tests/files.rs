@@ -2,6 +2,7 @@
 //! Most of these tests need root, which gives files to another user; they print a message when they
 //! are skipped.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "tests say what they have skipped")]
 
 #[allow(dead_code, reason = "shared by tests that need other parts of it")]

@@ -460,6 +460,7 @@ fn damaged_events_make_the_answer_incomplete() {
 }
 
 /// Sums are an addition: where there is no room for them, the recording is as it was.
+#[cfg(unix)]
 #[test]
 fn sums_that_do_not_fit_leave_the_recording_as_it_was() {
     let directory = Directory::new("room");

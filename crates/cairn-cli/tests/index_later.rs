@@ -1,5 +1,7 @@
 //! Indexes that another process builds for the next command after the answer is out.
 
+#![cfg(target_os = "linux")]
+
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,13 @@ use snapbox::{file, str};
 
 fn cairn() -> Command {
     let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    Command::new(cargo_bin!("cairn")).current_dir(repository).env("COLUMNS", "100").env("NO_COLOR", "1")
+    // Without it, `.exe` of the recorded modules would count as that of programs here.
+    let assert = snapbox::Assert::new().action_env(snapbox::assert::DEFAULT_ACTION_ENV);
+    Command::new(cargo_bin!("cairn"))
+        .with_assert(assert.redact_with(snapbox::Redactions::new()))
+        .current_dir(repository)
+        .env("COLUMNS", "100")
+        .env("NO_COLOR", "1")
 }
 
 /// One case of the vectors, as a file.

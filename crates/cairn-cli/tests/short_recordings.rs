@@ -1,6 +1,8 @@
 //! Recordings of programs that run for a few milliseconds: their times, and how they ended, in each
 //! way to record.
 
+#![cfg(target_os = "linux")]
+
 #[allow(dead_code, reason = "a part of it is used here")]
 mod support;
 

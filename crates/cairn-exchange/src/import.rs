@@ -571,7 +571,6 @@ impl ImportedHeap for Imported {
 #[must_use]
 pub fn live_blocks(source: &HeapSource, scope: &Scope) -> Vec<LiveBlock> {
     match source.heap() {
-        #[cfg(target_os = "linux")]
         SourceHeap::Image(heap) => heap
             .blocks()
             .iter()
@@ -595,7 +594,6 @@ pub fn event_source<'a>(source: &'a HeapSource, live: &'a [LiveBlock]) -> Option
                 .filter(|file| file.times() == Times::All)
                 .map(EventSource::Imported)
         }
-        #[cfg(target_os = "linux")]
         SourceHeap::Image(_) => Some(EventSource::Live(live)),
     }
 }

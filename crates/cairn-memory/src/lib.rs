@@ -21,9 +21,9 @@
 //! the second.
 
 #![deny(unsafe_code)]
-#![cfg(target_os = "linux")]
 
 pub mod heap;
 pub mod image;
+mod path_bytes;
 pub mod process;
 pub mod python;

@@ -46,6 +46,7 @@
 //! | `source` | bytes from memory or a file |
 //! | `model` | modules, stacks, threads and events, the same for every shape of file |
 //! | `tables` | modules, addresses, stacks and threads while they are read |
+//! | `code_file` | reads what JIT compilers say of their code |
 //! | `clock` | converts the counter to nanoseconds and to the time of day |
 //! | `spool` | reads spools: `scan` reads the tables, `follower` and `lane` read segments, `merge` orders the lanes, `pairing` pairs frees with allocations across threads, `deliver` calls the visitor, `reader` and `live` read events at rest and while they grow, `lives` separates threads that had one lane, `control_words` reads losses and ends, `ring` copies a ring, `external_marks` adds marks from other processes |
 //! | `packed` | reads packed recordings: `chunk` finds chunks, `columns` and `rows` read numbers, `heap_events`, `marks` and `times` decode events, `zstd_stream` decompresses, `live` reads one that grows, `progress` joins one with the rest of its spool |
@@ -56,8 +57,13 @@
 //! | [`spool_builder`] | builds a spool from stacks and marks that were found in another way |
 
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, unused_imports, reason = "spools are drained and closed on Linux alone")
+)]
 
 mod clock;
+mod code_file;
 mod error;
 mod files;
 mod generated;
@@ -78,6 +84,7 @@ mod tables;
 mod write;
 
 pub use clock::TimeScale;
+pub use code_file::code_file;
 pub use error::{EndedEarly, Finding, RecordingError};
 pub use files::{drained_from, drained_into, is_drained_at_present};
 pub use generated::{CodeFileKind, CodePiece, GeneratedCode};
@@ -90,6 +97,8 @@ pub use model::{
 pub use packed::columns::{Put, Take};
 pub use prefetch::prefetch;
 pub use recording::{Outcome, Recording};
+#[cfg(not(target_os = "linux"))]
+pub use spool::control_elsewhere::{command_from_outside, mark_from_outside};
 #[cfg(target_os = "linux")]
 pub use spool::external_marks::{
     announce_rename_in, command_from_outside, command_in, mark_from_outside, mark_in,
@@ -97,7 +106,7 @@ pub use spool::external_marks::{
 pub use summary::{Detail, StoredSummary};
 pub use tables::{Code, Interpreter, StackTree};
 #[cfg(target_os = "linux")]
-pub use write::drain::{Drain, Status, code_file, code_files_of};
+pub use write::drain::{Drain, Status, code_files_of};
 pub use write::pack::{Totals, pack};
 
 pub use cairn_format::recording::{

@@ -110,7 +110,8 @@ fn read_part(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_read(file, into, offset)
 }
 
-fn read_fully(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+/// Reads until `into` is full or the file ends; returns how many bytes that were.
+pub(crate) fn read_fully(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
         match read_part(file, offset + done as u64, rest) {

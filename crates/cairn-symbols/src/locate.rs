@@ -7,7 +7,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path, PathBuf, Prefix};
 
 use object::Object;
 
@@ -33,7 +33,7 @@ impl Locator<'_> {
     /// Finds the mapped file, or else the debug file of its build.
     pub(crate) fn program(&mut self, info: &ModuleInfo) -> Result<(PathBuf, FileBytes), Unknown> {
         let opens_recorded = self.opens_recorded(info);
-        let mut reason = if opens_recorded || !info.path.is_absolute() {
+        let mut reason = if opens_recorded || !info.path.has_root() {
             Unknown::NoSuchFile { path: info.path.clone() }
         } else {
             Unknown::NotChecked { path: info.path.clone() }
@@ -107,7 +107,7 @@ impl Locator<'_> {
         let build_id = BuildId::new(build_id);
         let mut places = self.places_of_build(&build_id);
         let name = path_of(name);
-        if name.is_absolute() {
+        if is_here(&name) {
             places.extend(self.in_root(&name));
         } else if let Some(directory) = debug.path().canonicalize().ok().as_deref().and_then(Path::parent) {
             places.push(directory.join(&name));
@@ -134,7 +134,7 @@ impl Locator<'_> {
     ) -> Option<DebugObject> {
         let stated = Path::new(directory.unwrap_or_default()).join(name);
         let mut places: Vec<PathBuf> = self.mapped(&stated).into_iter().collect();
-        if stated.is_absolute() {
+        if is_here(&stated) {
             places.extend(self.in_root(&stated));
         }
         if let (Some(own), Some(file)) = (program.parent(), Path::new(name).file_name()) {
@@ -244,7 +244,7 @@ impl Locator<'_> {
         let text = recorded.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
         let recorded = text.map_or(recorded, Path::new);
         let mut places: Vec<PathBuf> = self.mapped(recorded).into_iter().collect();
-        if recorded.is_absolute() && opens_recorded {
+        if is_here(recorded) && opens_recorded {
             places.extend(self.in_root(recorded));
         }
         let relative = recorded.strip_prefix("/").unwrap_or(recorded);
@@ -385,6 +385,19 @@ fn resolve_in_root(root: &Path, path: &Path) -> Option<PathBuf> {
 /// Maximum links to follow; 40, like Linux.
 const MAX_LINKS: u32 = 40;
 
+/// Reports whether a path has a root, and lies on this machine.
+///
+/// Opening `\\server\share` on Windows would give that server a proof of the user's password.
+pub(crate) fn is_here(path: &Path) -> bool {
+    let is_drive = match path.components().next() {
+        Some(Component::Prefix(prefix)) => {
+            matches!(prefix.kind(), Prefix::Disk(_) | Prefix::VerbatimDisk(_))
+        }
+        _ => true,
+    };
+    is_drive && path.has_root()
+}
+
 /// Reports whether a relative path stays below the directory that it is joined to.
 fn is_plain(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_)))
@@ -426,4 +439,30 @@ fn checksum(bytes: &[u8]) -> u32 {
     let mut checksum = flate2::Crc::new();
     checksum.update(bytes);
     checksum.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_here;
+
+    #[test]
+    fn recorded_paths_are_of_this_machine() {
+        for (path, expected) in [("/usr/lib/a.so", true), ("lib/a.so", false), ("", false)] {
+            assert_eq!(is_here(path.as_ref()), expected, "{path}");
+        }
+        if cfg!(windows) {
+            let cases = [
+                (r"C:\a.dll", true),
+                (r"\\?\C:\a.dll", true),
+                (r"C:a.dll", false),
+                (r"\\server\share\a.dll", false),
+                ("//server/share/a.dll", false),
+                (r"\\?\UNC\server\share\a.dll", false),
+                (r"\\.\pipe\a", false),
+            ];
+            for (path, expected) in cases {
+                assert_eq!(is_here(path.as_ref()), expected, "{path}");
+            }
+        }
+    }
 }

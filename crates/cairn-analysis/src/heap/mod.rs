@@ -7,7 +7,6 @@ mod about;
 mod aggregate;
 mod blocks;
 mod classes;
-#[cfg(target_os = "linux")]
 mod core_stacks;
 mod cost;
 mod diff;
@@ -41,7 +40,6 @@ pub use classes::{
     LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, lifetime_class, lifetime_class_range, size_class,
     size_class_range,
 };
-#[cfg(target_os = "linux")]
 pub use core_stacks::CoreStacks;
 pub use cost::{Amount, Cost};
 pub use diff::{Diff, DiffEntry, DiffFrame, shapes};

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use clap::{Arg, Args, CommandFactory, ValueHint};
@@ -32,6 +31,7 @@ Examples:
   cairn completions bash > ~/.local/share/bash-completion/completions/cairn
   cairn completions zsh > ~/.zfunc/_cairn
   cairn completions fish > ~/.config/fish/completions/cairn.fish
+  cairn completions powershell >> $PROFILE
 
 For zsh, ~/.zfunc must be in fpath before compinit runs: fpath=(~/.zfunc $fpath)")]
 pub(crate) struct Completions {
@@ -165,6 +165,14 @@ impl ValueCompleter for ProgramCompleter {
 }
 
 /// True for files that may be executed.
+#[cfg(unix)]
 fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
     path.metadata().is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
+}
+
+/// True for files that may be executed.
+#[cfg(windows)]
+fn is_program(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("exe")) && path.is_file()
 }

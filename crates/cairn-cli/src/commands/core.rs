@@ -20,6 +20,7 @@ use cairn_exchange::{Profile, Subject, Target, write};
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_memory::heap::{Annotated, BlockLayout, FindOptions};
 use cairn_memory::image::{Image, Machine, OpenOptions, RawFile};
+#[cfg(target_os = "linux")]
 use cairn_recording::code_files_of;
 use cairn_wire::heapblock::ByteOrder;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -407,6 +408,7 @@ impl Core {
     fn name_generated_code(&self, answers: &mut Answers) -> io::Result<()> {
         let process = answers.about.process;
         let pieces = match (self.perf_map.as_slice(), self.pid, process) {
+            #[cfg(target_os = "linux")]
             ([], Some(running), _) => code_files_of(running),
             ([], None, Some(process)) => perf_maps::read(&perf_maps::beside(self.core_file(), process))?,
             (given, ..) => perf_maps::read(given)?,

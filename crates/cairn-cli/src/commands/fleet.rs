@@ -25,7 +25,8 @@ const PROGRAM: &str = "cairn-fleet";
 
 impl FleetCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let beside = std::env::current_exe()?.with_file_name(PROGRAM);
+        let beside =
+            std::env::current_exe()?.with_file_name(format!("{PROGRAM}{}", std::env::consts::EXE_SUFFIX));
         let program = if beside.is_file() { beside } else { PathBuf::from(PROGRAM) };
         let mut command = Command::new(program);
         command.args(self.arguments);

@@ -39,7 +39,10 @@ impl CacheOptions {
         }
         let absolute =
             |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+        #[cfg(not(windows))]
         let user = || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+        #[cfg(windows)]
+        let user = || absolute("LOCALAPPDATA");
         let directory = self.cache_dir.clone().or_else(|| Some(user()?.join("cairn/symbols")))?;
         match Directory::check_private(&directory) {
             Err(error) if cairn_files::is_distrust(&error) => {
@@ -79,15 +82,17 @@ impl CacheOptions {
         for program in programs {
             arguments.push(std::path::absolute(program)?.into());
         }
-        cairn_run::start_detached(&std::env::current_exe()?, "cairn".as_ref(), &arguments)
+        start(&arguments)
     }
 
     /// Builds the indexes of these files now; true if all of them exist afterwards.
     pub(crate) fn build_now(&self, files: &[PathBuf], options: SymbolizerOptions) -> io::Result<bool> {
         let directory = self.directory().ok_or_else(|| {
-            io::Error::other(
-                "there is no directory for indexes: give --cache-dir DIR, or set HOME to your own",
-            )
+            io::Error::other(if cfg!(windows) {
+                "there is no directory for indexes: give --cache-dir DIR, or set LOCALAPPDATA"
+            } else {
+                "there is no directory for indexes: give --cache-dir DIR, or set HOME to your own"
+            })
         })?;
         let _lock = lock(&directory)?;
         std::thread::spawn(|| {
@@ -135,6 +140,19 @@ impl Search {
         self.arguments.extend(set.then(|| option.into()));
         self
     }
+}
+
+#[cfg(target_os = "linux")]
+fn start(arguments: &[OsString]) -> io::Result<()> {
+    cairn_run::start_detached(&std::env::current_exe()?, "cairn".as_ref(), arguments)
+}
+
+/// Starts nothing.
+///
+/// A process would inherit the pipes of this one, and their reader would wait for its end.
+#[cfg(not(target_os = "linux"))]
+fn start(_arguments: &[OsString]) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Locks the cache directory for one builder. The kernel releases the lock when its holder ends.

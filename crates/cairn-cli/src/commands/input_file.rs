@@ -2,8 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::file_kind::{FileKind, WrongFile};
@@ -35,7 +33,7 @@ impl InputFile {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
             let name = "standard input".to_owned();
-            return Self::copy(stdin.lock(), &name).map(|copy| Self::of_copy(copy, name));
+            return Self::copy(stdin.lock(), name);
         }
         if given.is_dir() {
             let family = read_family(given)?;
@@ -45,25 +43,20 @@ impl InputFile {
             };
         }
         // A pipe, as the shell's <(command) is one. Missing files are for the reader to refuse.
-        let is_pipe = given.metadata().is_ok_and(|facts| facts.file_type().is_fifo());
+        let is_pipe = is_pipe(given);
         if is_pipe {
             let name = given.display().to_string();
             let pipe = File::open(given).map_err(|error| named(&name, error))?;
-            return Self::copy(pipe, &name).map(|copy| Self::of_copy(copy, name));
+            return Self::copy(pipe, name);
         }
         Ok(Self { path: given.to_owned(), name: None, _copy: None })
     }
 
-    fn of_copy(copy: File, name: String) -> Self {
-        let path = PathBuf::from(format!("/dev/fd/{}", copy.as_raw_fd()));
-        Self { path, name: Some(name), _copy: Some(copy) }
-    }
-
-    fn copy(input: impl Read, name: &str) -> io::Result<File> {
+    fn copy(input: impl Read, name: String) -> io::Result<Self> {
         let most = max_unpacked_bytes().unwrap_or(MOST_PIPED_BYTES);
-        let mut copy = cairn_files::unnamed_file()?;
+        let (mut copy, path) = cairn_files::reopenable_file()?;
         let mut input = input.take(most.saturating_add(1));
-        let copied = io::copy(&mut input, &mut copy).map_err(|error| named(name, error))?;
+        let copied = io::copy(&mut input, &mut copy).map_err(|error| named(&name, error))?;
         if copied > most {
             let why = format!(
                 "{name}: more than {most} bytes; read a file, or raise the limit with --max-unpacked SIZE"
@@ -72,7 +65,7 @@ impl InputFile {
         }
         copy.flush()?;
         copy.seek(SeekFrom::Start(0))?;
-        Ok(copy)
+        Ok(Self { path, name: Some(name), _copy: Some(copy) })
     }
 
     /// The path to open.
@@ -93,6 +86,18 @@ impl InputFile {
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
+}
+
+#[cfg(unix)]
+fn is_pipe(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    path.metadata().is_ok_and(|facts| facts.file_type().is_fifo())
+}
+
+/// Pipes have names of their own on Windows: `\\.\pipe\name`.
+#[cfg(windows)]
+fn is_pipe(path: &Path) -> bool {
+    path.to_string_lossy().to_ascii_lowercase().starts_with(r"\\.\pipe\")
 }
 
 /// Adds to an error of reading a file what the file is, unless it is of a kind that the command

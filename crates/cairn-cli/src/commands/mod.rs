@@ -1,9 +1,7 @@
 //! One file per subcommand: arguments, help text, and `run`.
 
 pub(crate) mod completions;
-#[cfg(target_os = "linux")]
 mod core;
-#[cfg(target_os = "linux")]
 mod debugger;
 mod decode;
 mod diff;
@@ -13,6 +11,7 @@ mod flame;
 mod fleet;
 mod fold_options;
 mod folding_text;
+#[cfg_attr(not(target_os = "linux"), path = "heap_elsewhere.rs")]
 mod heap;
 mod heap_input;
 mod heap_text;
@@ -25,12 +24,13 @@ mod perf_maps;
 mod play;
 mod processes;
 mod report;
-#[cfg(target_os = "linux")]
+#[cfg_attr(not(target_os = "linux"), path = "snapshot_elsewhere.rs")]
 mod snapshot;
 mod symbol_options;
 pub(crate) mod symbolize;
 mod target;
 mod top;
+#[cfg_attr(not(target_os = "linux"), path = "unseen_elsewhere.rs")]
 mod unseen;
 mod view;
 
@@ -53,11 +53,8 @@ pub(crate) enum Command {
     Fleet(fleet::FleetCommand),
     Play(play::Play),
     Pack(pack::Pack),
-    #[cfg(target_os = "linux")]
     Snapshot(snapshot::Snapshot),
-    #[cfg(target_os = "linux")]
     Core(Box<core::Core>),
-    #[cfg(target_os = "linux")]
     Debugger(debugger::Debugger),
     Symbolize(symbolize::Symbolize),
     Decode(decode::Decode),
@@ -73,11 +70,8 @@ impl Command {
             Self::Symbolize(symbolize) => symbolize.run(),
             Self::Pack(pack) => pack.run(),
             Self::Play(play) => play.run(),
-            #[cfg(target_os = "linux")]
             Self::Snapshot(snapshot) => snapshot.run(),
-            #[cfg(target_os = "linux")]
             Self::Core(core) => core.run(),
-            #[cfg(target_os = "linux")]
             Self::Debugger(debugger) => debugger.run(),
             Self::Top(top) => top.run(),
             Self::Report(report) => report.run(),

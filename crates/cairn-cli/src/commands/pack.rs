@@ -1,7 +1,6 @@
 //! `cairn pack`: packs a spool into a small recording.
 
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::file_kind::FileKind;
@@ -111,11 +110,10 @@ impl Pack {
         let progress = Progress::begin("packing");
         let totals = pack(&recording, &mut file).map_err(in_file)?;
         let mut bytes = None;
+        let present = file.present_path();
         if let Some(packed) = file.new_file()? {
             progress.now("adding up");
-            // Through the descriptor: the file has no name yet.
-            let path = PathBuf::from(format!("/proc/self/fd/{}", packed.as_raw_fd()));
-            if self.sums != Sums::Never && path.exists() {
+            if let Some(path) = present.filter(|_| self.sums != Sums::Never) {
                 write_summary(&path, self.sums == Sums::Always).map_err(in_file)?;
             }
             bytes = Some(packed.metadata()?.len());

@@ -82,6 +82,7 @@ fn not_a_pid(text: &str, processes: &[RunningProcess]) -> String {
 mod tests {
     use super::*;
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn pid_of_this_test_is_not_listed_but_its_parent_is() {
         let processes = running_processes();

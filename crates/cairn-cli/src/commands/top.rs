@@ -3,6 +3,8 @@
 mod app;
 mod naming;
 mod screen;
+#[cfg_attr(windows, path = "top/signals_elsewhere.rs")]
+mod signals;
 mod table;
 mod terminal;
 mod watch;
@@ -26,8 +28,9 @@ use super::target::{Target, resolve};
 use crate::output::{Outcome, complain};
 use app::{App, Filters, Reaction};
 use naming::Naming;
+use signals::Signals;
 use table::{By, Column, Wish};
-use terminal::{Signals, Terminal};
+use terminal::Terminal;
 use watch::{News, Watch};
 
 /// Show who holds a program's memory while it runs

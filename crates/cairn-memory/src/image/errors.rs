@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use cairn_format::AbsoluteAddress;
 
+#[cfg(target_os = "linux")]
 use crate::process;
 
 /// The reason why an image cannot be opened.
@@ -36,7 +37,10 @@ pub enum ImageError {
         problem: String,
     },
     /// When the image is a process that cannot be inspected.
+    #[cfg(target_os = "linux")]
     Process(process::Error),
+    /// When the image is a process, and processes of this system cannot be inspected.
+    NoProcesses,
 }
 
 impl fmt::Display for ImageError {
@@ -53,7 +57,11 @@ impl fmt::Display for ImageError {
             Self::Damaged { path, offset, problem } => {
                 write!(f, "{}: {problem} at byte {offset}", path.display())
             }
+            #[cfg(target_os = "linux")]
             Self::Process(error) => error.fmt(f),
+            Self::NoProcesses => {
+                f.write_str("a running process is inspected on Linux only; write a dump of it, and open that")
+            }
         }
     }
 }
@@ -62,6 +70,7 @@ impl std::error::Error for ImageError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Open { source, .. } => Some(source),
+            #[cfg(target_os = "linux")]
             Self::Process(error) => Some(error),
             _ => None,
         }

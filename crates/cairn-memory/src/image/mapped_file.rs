@@ -9,8 +9,6 @@
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -18,7 +16,11 @@ use memmap2::Mmap;
 /// The bytes of a file.
 #[derive(Debug)]
 pub(super) enum FileBytes {
-    Mapped { map: Mmap, file: File },
+    Mapped {
+        map: Mmap,
+        #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "asked for holes on Linux alone"))]
+        file: File,
+    },
     Owned(Vec<u8>),
 }
 
@@ -28,7 +30,10 @@ impl FileBytes {
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        Self::map(File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?)
+        let mut options = File::options();
+        #[cfg(target_os = "linux")]
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+        Self::map(options.read(true).open(path)?)
     }
 
     /// Maps an open file.
@@ -48,6 +53,7 @@ impl FileBytes {
     /// Returns the parts of a range with data: holes of a sparse file are zeros.
     ///
     /// Returns the whole range if the file system does not report holes.
+    #[cfg(target_os = "linux")]
     pub(super) fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let Self::Mapped { file, .. } = self else { return vec![range] };
         let mut found = Vec::new();
@@ -71,9 +77,16 @@ impl FileBytes {
         found
     }
 
+    /// Returns the whole range: zeros are read like other bytes.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        vec![range]
+    }
+
     /// Releases the pages of a range.
     ///
     /// A pass over a large image then does not fill this process's memory.
+    #[cfg(target_os = "linux")]
     pub(super) fn done_with(&self, range: Range<usize>) {
         const PAGE: usize = 4096;
         let Self::Mapped { map, .. } = self else { return };
@@ -87,7 +100,12 @@ impl FileBytes {
         }
     }
 
+    /// Does nothing: the system takes the pages when it needs them.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn done_with(&self, _range: Range<usize>) {}
+
     /// Maps the pages of a range at once: one call instead of a fault for every few pages.
+    #[cfg(target_os = "linux")]
     pub(super) fn about_to_read(&self, range: Range<usize>) {
         const PAGE: usize = 4096;
         let Self::Mapped { map, .. } = self else { return };
@@ -97,14 +115,19 @@ impl FileBytes {
             let _ = map.advise_range(memmap2::Advice::PopulateRead, from, to - from);
         }
     }
+
+    /// Does nothing: page faults do the work.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn about_to_read(&self, _range: Range<usize>) {}
 }
 
 /// Finds the next data or hole; the second value is false if the file system does not report them.
+#[cfg(target_os = "linux")]
 fn seek(file: &File, from: u64, what: libc::c_int) -> (Option<u64>, bool) {
     let Ok(from) = libc::off_t::try_from(from) else { return (None, true) };
     // SAFETY: `lseek` touches no memory of this process. `file` is borrowed, so its descriptor is
     // open.
-    let found = unsafe { libc::lseek(file.as_raw_fd(), from, what) };
+    let found = unsafe { libc::lseek(std::os::fd::AsRawFd::as_raw_fd(file), from, what) };
     match u64::try_from(found) {
         Ok(found) => (Some(found), true),
         Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => (None, true),

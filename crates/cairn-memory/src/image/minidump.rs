@@ -126,14 +126,13 @@ pub(super) fn read(
 /// Derives mappings without the system's list: each module is one, executable like the memory
 /// around.
 fn mappings_of(parts: &Parts) -> Vec<Mapping> {
-    use std::os::unix::ffi::OsStrExt;
     let modules = parts.named.iter().enumerate().map(|(index, module)| Mapping {
         range: module.range,
         is_readable: true,
         is_executable: true,
         file_offset: cairn_format::FileOffset::new(0),
         inode: index as u64 + 1,
-        name: module.path.as_os_str().as_bytes().to_vec(),
+        name: crate::path_bytes::bytes_of(&module.path),
     });
     let memory = parts.pieces.iter().map(|piece| Mapping {
         range: piece.range,

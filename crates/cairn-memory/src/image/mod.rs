@@ -29,6 +29,7 @@ mod assemble;
 mod elf_core;
 mod errors;
 mod fields;
+#[cfg(target_os = "linux")]
 mod live;
 mod mapped_file;
 mod minidump;
@@ -215,9 +216,15 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// [`ImageError::Process`].
+    /// [`ImageError::Process`], and [`ImageError::NoProcesses`] elsewhere than on Linux.
     pub fn of_process<R: Send>(process: u32, look: impl FnOnce(&Self) -> R + Send) -> Result<R, ImageError> {
-        live::look(process, look)
+        #[cfg(target_os = "linux")]
+        return live::look(process, look);
+        #[cfg(not(target_os = "linux"))]
+        {
+            drop((process, look));
+            Err(ImageError::NoProcesses)
+        }
     }
 
     /// Returns the machine of the image.

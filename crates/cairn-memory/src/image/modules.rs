@@ -1,8 +1,6 @@
 //! Finds loaded modules by the ELF headers in the image, and compares them with the files on disk.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use cairn_format::{AbsoluteAddress, Hexadecimal};
@@ -11,6 +9,7 @@ use cairn_wire::heapblock::ByteOrder;
 
 use super::module_files::ModuleFiles;
 use super::{Fields, Finding, Image, ImageThread, OpenOptions};
+use crate::path_bytes::{below, bytes_of, path_of};
 use crate::process::Mapping;
 
 /// Maximum program headers; 1024, because real files have a dozen.
@@ -233,9 +232,8 @@ pub(super) fn writable_pages(file: &[u8], start: AbsoluteAddress) -> Vec<Address
 
 /// Maps the path of a module below a root directory.
 fn path_below(root: &Path, path: &Path) -> PathBuf {
-    let bytes = path.as_os_str().as_bytes();
-    let path = Path::new(OsStr::from_bytes(bytes.strip_suffix(DELETED).unwrap_or(bytes)));
-    root.join(path.strip_prefix("/").unwrap_or(path))
+    let bytes = bytes_of(path);
+    below(root, &path_of(bytes.strip_suffix(DELETED).unwrap_or(&bytes)))
 }
 
 /// Finds a library by build id in the loader's directories.
@@ -306,7 +304,7 @@ pub(super) fn complete_rights(
         let pages = if read(0, &mut [0; 4]).is_some() {
             Elf::read(&read).map(|elf| elf.pages_with(EXECUTABLE, start.value()))
         } else {
-            let path = path_below(&options.root, Path::new(OsStr::from_bytes(&mapping.name)));
+            let path = path_below(&options.root, &path_of(&mapping.name));
             match module_files.open(&path) {
                 Some(file) => {
                     Elf::read(&reader_of(&file)).map(|elf| elf.pages_with(EXECUTABLE, start.value()))
@@ -388,7 +386,7 @@ pub(super) fn find(
         let Some(elf) = Elf::read(&read) else {
             // The header's page was not dumped: only the file's name is known.
             named.push(ImageModule {
-                path: PathBuf::from(OsStr::from_bytes(&mapping.name)),
+                path: path_of(&mapping.name),
                 range: AddressRange::new(
                     start,
                     ends.get(&*mapping.name).copied().unwrap_or(mapping.range.end),
@@ -405,7 +403,7 @@ pub(super) fn find(
         let stated_end = elf.stated().map_or(start.value(), |(_, end)| bias.wrapping_add(end));
         let end = AbsoluteAddress::new(stated_end).max(mapping.range.end);
         named.push(ImageModule {
-            path: PathBuf::from(OsStr::from_bytes(&mapping.name)),
+            path: path_of(&mapping.name),
             range: AddressRange::new(start, end),
             bias,
             build_id: id,
@@ -428,7 +426,8 @@ pub(super) fn find(
     }
     name_the_program(image, &mut named, options, module_files);
     for module in &mut named {
-        if module.file == FileState::Unknown && !module.path.as_os_str().as_bytes().starts_with(b"[") {
+        if module.file == FileState::Unknown && !module.path.as_os_str().as_encoded_bytes().starts_with(b"[")
+        {
             let given = options.program.as_ref() == Some(&module.path);
             if !given
                 && let Some(found) = library_of_build(&module.path, &module.build_id, options, module_files)
@@ -464,10 +463,9 @@ fn name_the_program(
         let is_it = |module: &ImageModule| {
             module.path.file_name() == program.file_name()
                 || !image.about().name.is_empty()
-                    && module
-                        .path
-                        .file_name()
-                        .is_some_and(|name| name.as_bytes().starts_with(image.about().name.as_bytes()))
+                    && module.path.file_name().is_some_and(|name| {
+                        name.as_encoded_bytes().starts_with(image.about().name.as_bytes())
+                    })
         };
         modules.iter().position(is_it)
     };

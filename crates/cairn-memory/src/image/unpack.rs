@@ -179,6 +179,7 @@ mod tests {
 
     // Failed with: the sparse image used its full size on disk, because each 64 KiB contains a
     // byte.
+    #[cfg(target_os = "linux")]
     #[test]
     fn unpack_leaves_holes_for_zero_pages() {
         use std::os::unix::fs::MetadataExt;
@@ -196,6 +197,7 @@ mod tests {
     }
 
     /// Failed with: mode 0644, and briefly a name in the temporary directory.
+    #[cfg(target_os = "linux")]
     #[test]
     fn unpack_output_is_private_and_unnamed() {
         use std::os::unix::fs::MetadataExt;

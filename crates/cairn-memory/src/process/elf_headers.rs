@@ -16,6 +16,7 @@ const DYNAMIC: u32 = 2;
 const NOTE: u32 = 4;
 const EH_FRAME_HEADER: u32 = 0x6474_e550;
 
+#[cfg(target_os = "linux")]
 const CLASS_32: u8 = 1;
 const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
@@ -124,6 +125,7 @@ impl ElfHeaders {
 }
 
 /// Detects the first bytes of a 32-bit ELF file.
+#[cfg(target_os = "linux")]
 pub(super) fn is_32_bit(start: &[u8]) -> bool {
     matches!(start, [0x7f, b'E', b'L', b'F', CLASS_32, ..])
 }

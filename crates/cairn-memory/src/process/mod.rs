@@ -29,10 +29,13 @@
 //! everything when the tracing thread ends.
 
 mod elf_headers;
+#[cfg(target_os = "linux")]
 mod live;
 mod mapping;
+#[cfg_attr(not(target_os = "linux"), path = "memory_elsewhere.rs")]
 mod memory;
 mod modules;
+#[cfg(target_os = "linux")]
 mod ptrace;
 mod registers;
 
@@ -41,6 +44,7 @@ use cairn_unwind::{AddressRange, Machine, MemoryReader, Registers, Walk};
 
 pub use cairn_unwind::{FoundBy, StopReason};
 
+#[cfg(target_os = "linux")]
 pub use live::{Error, StoppedProcess, while_stopped};
 pub use mapping::{Mapping, parse_mappings};
 pub use memory::ProcessMemory;

@@ -2,18 +2,17 @@
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use cairn_files::read_exact_at;
 use cairn_format::{AbsoluteAddress, StatedAddress, WordSize};
 use cairn_unwind::cfi::{Bases, FrameTable, Section};
 use cairn_unwind::{AddressRange, FnMemory, MemoryReader, Modules};
 
 use super::elf_headers::{ElfHeaders, Placement};
 use super::mapping::Mapping;
+use crate::path_bytes::path_of;
 
 /// Maximum bytes of an unwind table; 512 MiB, more than real ones have. Larger claims are ignored.
 const MAX_TABLE_BYTES: u64 = 1 << 29;
@@ -81,20 +80,19 @@ impl LoadedModule {
     #[must_use]
     pub fn file_below(&self, root: &Path) -> Option<PathBuf> {
         let name = self.name.strip_prefix(b"/")?;
-        let path = root.join(OsStr::from_bytes(name));
+        let path = root.join(path_of(name));
         let file = File::open(&path).ok()?;
         self.is_loaded_from(&file).then_some(path)
     }
 
     fn is_loaded_from(&self, file: &File) -> bool {
-        use std::os::unix::fs::MetadataExt;
         let Ok(metadata) = file.metadata() else { return false };
         if !metadata.is_file() {
             return false;
         }
         match &self.headers.build_id {
             Some(_) => headers_of_file(file).is_some_and(|headers| headers.build_id == self.headers.build_id),
-            None => metadata.ino() == self.inode,
+            None => is_inode(&metadata, self.inode),
         }
     }
 
@@ -121,7 +119,7 @@ impl LoadedModule {
                 headers.file_offset(address.value().wrapping_sub(self.headers.bias))
             };
             let memory = FnMemory(|address: AbsoluteAddress, into: &mut [u8]| {
-                file.read_exact_at(into, loaded(address)?).ok()
+                read_exact_at(&file, into, loaded(address)?).ok()
             });
             self.read_table_from(&memory, header)
         })
@@ -131,7 +129,7 @@ impl LoadedModule {
     fn read_file(&self, address: AbsoluteAddress, into: &mut [u8], root: &Path) -> Option<()> {
         let file = File::open(self.file_below(root)?).ok()?;
         let stated = address.value().wrapping_sub(self.headers.bias);
-        file.read_exact_at(into, headers_of_file(&file)?.file_offset(stated)?).ok()
+        read_exact_at(&file, into, headers_of_file(&file)?.file_offset(stated)?).ok()
     }
 
     fn read_table_from(&self, memory: &impl MemoryReader, header: AbsoluteAddress) -> Option<UnwindBytes> {
@@ -159,9 +157,20 @@ fn frames_start(memory: &impl MemoryReader, header: AbsoluteAddress) -> Option<A
     Some(AbsoluteAddress::new(header.value().wrapping_add(4).wrapping_add_signed(distance)))
 }
 
+#[cfg(unix)]
+fn is_inode(file: &std::fs::Metadata, inode: u64) -> bool {
+    std::os::unix::fs::MetadataExt::ino(file) == inode
+}
+
+/// No file here has a number that an image of another system states.
+#[cfg(not(unix))]
+fn is_inode(_file: &std::fs::Metadata, _inode: u64) -> bool {
+    false
+}
+
 fn headers_of_file(file: &File) -> Option<ElfHeaders> {
     let bytes =
-        FnMemory(|address: AbsoluteAddress, into: &mut [u8]| file.read_exact_at(into, address.value()).ok());
+        FnMemory(|address: AbsoluteAddress, into: &mut [u8]| read_exact_at(file, into, address.value()).ok());
     ElfHeaders::read(&bytes, AbsoluteAddress::new(0), Placement::File)
 }
 

@@ -50,6 +50,7 @@ impl ThreadRegisters {
 
     /// Returns the thread pointer, from the bytes of [`from_x86_64`](Self::from_x86_64); `None` on
     /// other machines.
+    #[cfg(target_os = "linux")]
     pub(crate) fn thread_pointer(&self, bytes: &[u8]) -> Option<u64> {
         /// Index of `fs_base`.
         const WORD: usize = 21;

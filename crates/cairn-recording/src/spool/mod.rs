@@ -2,6 +2,8 @@
 //! one thread.
 
 mod address_table;
+#[cfg(not(target_os = "linux"))]
+pub(crate) mod control_elsewhere;
 pub(crate) mod control_words;
 pub(crate) mod deliver;
 #[cfg(target_os = "linux")]

@@ -18,7 +18,7 @@
 mod clock;
 mod code_files;
 
-pub use code_files::{code_file, code_files_of};
+pub use code_files::code_files_of;
 mod output;
 mod ring;
 

@@ -10,7 +10,10 @@ use crate::elf::debug_object::DebugObject;
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     pub(crate) directory: PathBuf,
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "indexes are stored on Linux only"))]
+    #[cfg_attr(
+        not(any(target_os = "linux", windows)),
+        allow(dead_code, reason = "indexes are stored on Linux and Windows only")
+    )]
     pub(crate) limit_bytes: u64,
 }
 
@@ -19,7 +22,10 @@ pub(crate) struct Cache {
 /// Uses build id and size or, without a build id, path and modification time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "indexes are stored on Linux only"))]
+    #[cfg_attr(
+        not(any(target_os = "linux", windows)),
+        allow(dead_code, reason = "indexes are stored on Linux and Windows only")
+    )]
     pub(super) name: String,
     bytes: Vec<u8>,
 }

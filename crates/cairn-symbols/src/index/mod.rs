@@ -6,10 +6,7 @@
 
 mod build;
 mod cache;
-#[cfg(target_os = "linux")]
-mod cache_files;
-#[cfg(not(target_os = "linux"))]
-#[path = "cache_files_disabled.rs"]
+#[cfg_attr(not(any(target_os = "linux", windows)), path = "cache_files_disabled.rs")]
 mod cache_files;
 mod format;
 mod indexer;

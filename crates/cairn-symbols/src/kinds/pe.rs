@@ -157,7 +157,7 @@ fn find_pdb(program: &Path, stated: &[u8], id: &BuildId, locator: &mut Locator<'
     let name = file_name(&stated);
     let mut places: Vec<PathBuf> =
         program.parent().map(|directory| directory.join(name)).into_iter().collect();
-    places.extend(Some(PathBuf::from(&*stated)).filter(|path| path.is_absolute()));
+    places.extend(Some(PathBuf::from(&*stated)).filter(|path| crate::locate::is_here(path)));
     for directory in locator.named_places() {
         places.push(directory.join(name));
         places.extend(server_id(id).map(|id| directory.join(name).join(id).join(name)));

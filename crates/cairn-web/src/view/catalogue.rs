@@ -5,8 +5,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::UNIX_EPOCH;
@@ -135,7 +134,7 @@ fn recordings_in(directory: &Path) -> Vec<PathBuf> {
 /// The header of a file; none when it is no recording.
 fn header_of(path: &Path) -> io::Result<Option<FileHeader>> {
     let mut bytes = [0; FILE_HEADER_BYTES];
-    match File::open(path)?.read_exact_at(&mut bytes, 0) {
+    match File::open(path)?.read_exact(&mut bytes) {
         Ok(()) => Ok(FileHeader::read(&bytes).ok()),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
         Err(error) => Err(error),
@@ -186,8 +185,7 @@ fn state_of(path: &Path, header: &FileHeader) -> Option<State> {
         return None;
     }
     let mut start = vec![0; SEGMENT_BYTES];
-    let file = File::open(path).ok()?;
-    file.read_exact_at(&mut start, 0).ok()?;
+    File::open(path).ok()?.read_exact(&mut start).ok()?;
     let word = start.get(control::STATE..control::STATE + 8)?.try_into().ok()?;
     let state = State::from_word(u64::from_le_bytes(word));
     let is_over = state == State::Ended || !is_written(path, header.process);

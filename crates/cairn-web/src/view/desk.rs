@@ -13,11 +13,11 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use cairn_analysis::heap::slices::{SliceOptions, Slices};
@@ -217,9 +217,20 @@ impl Namer for Noting {
 }
 
 /// Facts that differ when a file was written, except through a mapping, or replaced.
-fn stamp(path: &Path) -> Option<(u64, u64, i64, i64)> {
+fn stamp(path: &Path) -> Option<(u64, u64, SystemTime)> {
     let facts = std::fs::metadata(path).ok()?;
-    Some((facts.ino(), facts.len(), facts.mtime(), facts.mtime_nsec()))
+    Some((number_of(&facts), facts.len(), facts.modified().ok()?))
+}
+
+#[cfg(unix)]
+fn number_of(file: &Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(file)
+}
+
+/// A file that replaces another was made later.
+#[cfg(windows)]
+fn number_of(file: &Metadata) -> u64 {
+    std::os::windows::fs::MetadataExt::creation_time(file)
 }
 
 struct CachedAnswer {

@@ -69,12 +69,31 @@ pub(super) fn run(
 }
 
 /// Ctrl-C, or the signal that service managers send.
+#[cfg(unix)]
 async fn end_wanted() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     std::future::poll_fn(|context| {
         let is_over = interrupt.poll_recv(context).is_ready() || terminate.poll_recv(context).is_ready();
+        if is_over { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    Ok(())
+}
+
+/// Ctrl-C, Ctrl-Break, or the end of the console or of the session.
+#[cfg(windows)]
+async fn end_wanted() -> io::Result<()> {
+    use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_logoff, ctrl_shutdown};
+    let (mut interrupt, mut end) = (ctrl_c()?, ctrl_break()?);
+    let (mut close, mut logoff, mut shutdown) = (ctrl_close()?, ctrl_logoff()?, ctrl_shutdown()?);
+    std::future::poll_fn(|context| {
+        let is_over = interrupt.poll_recv(context).is_ready()
+            || end.poll_recv(context).is_ready()
+            || close.poll_recv(context).is_ready()
+            || logoff.poll_recv(context).is_ready()
+            || shutdown.poll_recv(context).is_ready();
         if is_over { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;

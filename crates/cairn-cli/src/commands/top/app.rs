@@ -1,7 +1,6 @@
 //! The state of the screen: the latest update, the table made of it, and the effects of keys.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -299,7 +298,7 @@ impl App {
     fn recorder_state(&self) -> Option<State> {
         let spool = self.seen.as_ref()?.spool.as_ref()?;
         let mut word = [0; 8];
-        File::open(spool).and_then(|file| file.read_exact_at(&mut word, STATE as u64)).ok()?;
+        File::open(spool).and_then(|file| cairn_files::read_exact_at(&file, &mut word, STATE as u64)).ok()?;
         Some(State::from_word(u64::from_le_bytes(word)))
     }
 

@@ -1,8 +1,7 @@
 //! Reads the heap in a thread of its own: a large file takes time, and the screen answers
 //! meanwhile.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{About, HeapRead, Stacks};
 use cairn_analysis::source::{FollowedHeap, HeapSource};
 
-use crate::commands::target::recording_of;
+use crate::commands::target::{is_other, recording_of};
 
 /// A message of the thread.
 pub(super) enum News {
@@ -130,9 +129,4 @@ fn seen(heap: &FollowedHeap) -> Seen {
         file_kind: heap.complete().map(HeapSource::kind_name),
         is_image: heap.complete().is_some_and(HeapSource::is_image),
     }
-}
-
-fn is_other(one: &Path, other: &Path) -> bool {
-    let place = |path: &Path| path.metadata().map(|facts| (facts.dev(), facts.ino())).ok();
-    place(one).is_some() && place(one) != place(other)
 }

@@ -10,6 +10,9 @@ use std::process::{Command, Stdio};
 
 use cairn_files::Directory;
 
+/// Opens a file with the program that the user has chosen for its kind.
+const DESKTOP: &str = if cfg!(windows) { "explorer.exe" } else { "xdg-open" };
+
 /// The file; gone with this.
 pub(super) struct Opened {
     directory: PathBuf,
@@ -26,12 +29,13 @@ pub(super) fn open(url: &str) -> io::Result<Opened> {
     let opened = lead_to(url)?;
     let file = opened.directory.join("view.html");
     // A list, as others read it; the first one that can be started is it.
-    let wanted = std::env::var("BROWSER").unwrap_or_default();
-    let mut programs: Vec<&str> = wanted.split(':').filter(|word| !word.is_empty()).collect();
-    programs.push("xdg-open");
+    let wanted = std::env::var_os("BROWSER").unwrap_or_default();
+    let mut programs: Vec<PathBuf> =
+        std::env::split_paths(&wanted).filter(|program| !program.as_os_str().is_empty()).collect();
+    programs.push(DESKTOP.into());
     let mut failure = io::Error::from(io::ErrorKind::NotFound);
     for program in programs {
-        let mut command = Command::new(program);
+        let mut command = Command::new(&program);
         command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match command.spawn() {
             Ok(mut browser) => {
@@ -39,7 +43,7 @@ pub(super) fn open(url: &str) -> io::Result<Opened> {
                 std::thread::Builder::new().spawn(move || drop(browser.wait()))?;
                 return Ok(opened);
             }
-            Err(error) => failure = io::Error::new(error.kind(), format!("{program}: {error}")),
+            Err(error) => failure = io::Error::new(error.kind(), format!("{}: {error}", program.display())),
         }
     }
     Err(failure)
@@ -64,14 +68,17 @@ fn lead_to(url: &str) -> io::Result<Opened> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn the_token_is_in_a_file_for_its_user_alone() {
         let opened = lead_to("http://127.0.0.1:1/t0ken/").unwrap();
         let file = opened.directory.join("view.html");
-        let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&opened.directory), mode(&file)), (0o700, 0o600));
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!((mode(&opened.directory), mode(&file)), (0o700, 0o600));
+        }
         assert!(fs::read_to_string(&file).unwrap().contains("url=http://127.0.0.1:1/t0ken/\""));
         let directory = opened.directory.clone();
         drop(opened);
