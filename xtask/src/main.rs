@@ -39,6 +39,7 @@ mod tool;
 mod truth;
 mod unsafe_contracts;
 mod unsafe_inventory;
+mod windows;
 
 use std::process::ExitCode;
 
@@ -120,6 +121,11 @@ const CHORES: &[Chore] = &[
         name: "portability",
         run: portability::run,
         help: "[aarch64 armv7 s390x bare-metal]: run the portable crates' tests on other processors (Debian)",
+    },
+    Chore {
+        name: "windows",
+        run: windows::run,
+        help: "[build|msvc]: run the tests of all that reads, built for Windows, in wine (Debian)",
     },
     Chore {
         name: "device",

@@ -240,7 +240,7 @@ fn cache_directory() -> PathBuf {
 
 /// Architecture that a compiler targets.
 #[derive(Clone, Copy)]
-struct Purpose {
+pub(crate) struct Purpose {
     /// The compiler's directory in the cache.
     directory: &'static str,
     crates: &'static [&'static str],
@@ -260,11 +260,11 @@ const CAPTURE: Purpose = Purpose {
 };
 
 /// The host's library alone, for what runs while crates are built.
-const APPLE: Purpose =
+pub(crate) const APPLE: Purpose =
     Purpose { directory: "apple", crates: CAPTURE_CRATES, serves: |_| false, with_source: true };
 
 /// Debian's rustc, unpacked, with the libraries of its targets.
-struct Compiler {
+pub(crate) struct Compiler {
     /// The directory that represents `/`.
     root: PathBuf,
     /// A script that starts rustc with the shared libraries that were unpacked with it.
@@ -273,7 +273,8 @@ struct Compiler {
 }
 
 impl Compiler {
-    fn in_cache(cache: &Path, purpose: Purpose) -> Outcome<Self> {
+    /// Returns the compiler in a cache, which is filled first if need be.
+    pub(crate) fn in_cache(cache: &Path, purpose: Purpose) -> Outcome<Self> {
         let root = cache.join(purpose.directory);
         let targets = TARGETS.iter().filter(|target| (purpose.serves)(target));
         let architectures: Vec<&str> =
@@ -294,8 +295,17 @@ impl Compiler {
         Ok(compiler)
     }
 
-    /// Returns the cache may have been moved since the script was written, so it is written every
-    /// time.
+    /// Returns the directory that represents `/`.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns the script that starts it.
+    pub(crate) fn rustc(&self) -> &Path {
+        &self.rustc
+    }
+
+    /// Writes the script, every time: the cache may have been moved since.
     fn write_script(&self) -> Outcome {
         let root = self.root.display();
         let script = format!(
@@ -491,7 +501,7 @@ fn build_core(compiler: &Compiler, sysroot: &Path, triple: &str) -> Outcome {
 }
 
 /// `usr/src/rustc-<version>/library`.
-fn library_source(root: &Path) -> Outcome<PathBuf> {
+pub(crate) fn library_source(root: &Path) -> Outcome<PathBuf> {
     let sources = root.join("usr/src");
     let entries = fs::read_dir(&sources).map_err(at(&sources))?;
     let mut found = entries.filter_map(|entry| Some(entry.ok()?.path().join("library")));

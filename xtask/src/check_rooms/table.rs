@@ -303,6 +303,7 @@ pub(crate) const ROOMS: &[Room] = &[
             "proc-macro2",
             "public-api",
             "pulldown-cmark",
+            "rustix",
             "serde_json",
             "syn",
         ]),
