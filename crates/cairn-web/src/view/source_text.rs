@@ -64,8 +64,9 @@ impl SourceRoot {
     }
 }
 
-/// True for a path with a root, of this machine: asking a server of Windows for a file would give it
-/// a proof of the user's password.
+/// True for a path with a root, of this machine.
+///
+/// Asking a server of Windows for a file would give it a proof of the user's password.
 fn is_here(path: &Path) -> bool {
     let is_drive = match path.components().next() {
         Some(Component::Prefix(prefix)) => {
