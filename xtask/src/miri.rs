@@ -14,13 +14,13 @@ use crate::process::{Failure, Outcome, run as run_command};
 const PARTS: &[(&str, &[&str])] = &[(
     "cairn-capture",
     &[
-        "linux::index",
-        "linux::module_state",
-        "linux::region",
-        "linux::thread::record",
-        "linux::thread::shadow",
-        "linux::thread::tests::large_tables",
-        "linux::tree",
+        "stacks::index",
+        "stacks::module_state",
+        "stacks::region",
+        "stacks::thread::record",
+        "stacks::thread::shadow",
+        "stacks::thread::tests::large_tables",
+        "stacks::tree",
     ],
 )];
 

@@ -14,10 +14,10 @@ use cairn_unwind::xnu::{Interrupted, KernelWalk, Quirks, UserWalk, UserWalkInfo,
 
 use crate::CallSite;
 use crate::call_site::call_site_here;
-#[cfg(target_os = "linux")]
-use crate::linux::{ThreadMemory, address_mask, interrupted_call_site};
 #[cfg(target_os = "macos")]
-use crate::macos::{ThreadMemory, address_mask, interrupted_call_site};
+use crate::macos::{Context, ThreadMemory, address_mask, interrupted_call_site};
+#[cfg(any(target_os = "linux", windows))]
+use crate::stacks::{Context, ThreadMemory, address_mask, interrupted_call_site};
 
 /// Options of a walk by frame pointers; `backtrace_control` of the manual page.
 ///
@@ -46,7 +46,7 @@ pub struct FrameControl<'a> {
     /// Added to each address recorded.
     pub address_offset: i64,
     /// The context that a signal interrupted on this thread: the walk starts at its pc.
-    pub interrupted: Option<&'a libc::ucontext_t>,
+    pub interrupted: Option<&'a Context>,
     /// Selects whether the walk reproduces the kernel's errors at the end of the buffer.
     pub quirks: Quirks,
 }

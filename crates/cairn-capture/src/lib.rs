@@ -233,8 +233,8 @@
 //!
 //! Shadow stacks (Intel's SHSTK, Arm's GCS) contain only return addresses, which the processor
 //! writes. On a thread that has one, a capture could copy it instead of all this; the place for
-//! that is `linux::engine::capture`, before the records. It is not implemented: no kernel that this
-//! crate was tested on gives programs a shadow stack.
+//! that is `stacks::engine::capture`, before the records. It is not implemented: no kernel that
+//! this crate was tested on gives programs a shadow stack.
 //!
 //! # Safety in detail
 //!
@@ -247,6 +247,12 @@
 //! x86-64 and AArch64, Linux with glibc 2.35 or later. On AArch64, stacks with code
 //! that no table covers are walked as a whole, and Python frames are not read.
 //!
+//! Windows on x86-64: [`capture`], [`capture_interrupted`] with the [`Context`] of an exception
+//! handler or of a suspended thread, and all that belongs to numbers of stacks. Tested under Wine 8
+//! only, against `RtlVirtualUnwind`. `docs/design/0017-captures-on-windows.md` says how it works
+//! there; an example writes the stack of a crash. A program passes the tables of code that it makes
+//! to `add_function_table`.
+//!
 //! Darwin has walks, and no numbers for stacks: `walk_stack` by compact unwind info and frame
 //! pointers, and [`walk_frames`]. That part is compiled for both of its processors, and has never
 //! run there. `docs/book/reference/porting.md` lists what is missing.
@@ -254,39 +260,43 @@
 
 mod call_site;
 mod frame_walk;
-#[cfg(target_os = "linux")]
-mod linux;
 #[cfg(target_os = "macos")]
 mod macos;
+#[cfg(any(target_os = "linux", windows))]
+mod stacks;
 
-#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
 compile_error!(
-    "cairn-capture supports Linux and Darwin; docs/book/reference/porting.md describes what another system needs"
+    "cairn-capture supports Linux, Windows and Darwin; docs/book/reference/porting.md describes what another system needs"
 );
 
 pub use cairn_unwind::{FoldRecursion, MemoryReader, StopReason, xnu};
 pub use call_site::CallSite;
 pub use frame_walk::{FrameControl, kernel_walk_at, walk_frames, walk_frames_at};
-#[cfg(all(target_os = "linux", feature = "counters"))]
+#[cfg(target_os = "macos")]
+pub use macos::{ThreadMemory, WalkedStack, read_own_memory, walk_stack, walk_stack_at};
+#[cfg(target_os = "linux")]
+pub use stacks::after_fork_in_child;
+#[cfg(all(any(target_os = "linux", windows), feature = "counters"))]
 #[doc(hidden)]
-pub use linux::counts;
+pub use stacks::counts;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use linux::{
+pub use stacks::{
     CodeContents, PythonSymbols, add_frame_table, observe_unread_python_stacks, python_code,
     read_python_frames, remove_frame_table, step_through_luajit, step_through_php, unread_python_stacks,
 };
-#[cfg(target_os = "linux")]
-pub use linux::{
-    FrameId, Frames, LoadedModule, ModuleIdentity, NewStacks, Stack, StackCursor, StackId, StackRow,
-    Statistics, ThreadMemory, WriteError, after_fork_in_child, capture, capture_at, capture_interrupted,
-    forget_stacks, observe_new_stacks, own_memory, own_memory_changes, read_own_memory, statistics,
-    take_less_room, while_unloading,
+#[cfg(any(target_os = "linux", windows))]
+pub use stacks::{
+    Context, FrameId, Frames, LoadedModule, ModuleIdentity, NewStacks, Stack, StackCursor, StackId, StackRow,
+    Statistics, ThreadMemory, WriteError, capture, capture_at, capture_interrupted, forget_stacks,
+    observe_new_stacks, own_memory_changes, read_own_memory, statistics, take_less_room,
+    visit_own_memory as own_memory, while_unloading,
 };
-#[cfg(target_os = "linux")]
+#[cfg(windows)]
+pub use stacks::{add_function_table, remove_function_table};
+#[cfg(any(target_os = "linux", windows))]
 #[doc(hidden)]
-pub use linux::{cairn_capture_here, follow_after};
-#[cfg(target_os = "macos")]
-pub use macos::{ThreadMemory, WalkedStack, read_own_memory, walk_stack, walk_stack_at};
+pub use stacks::{cairn_capture_here, follow_after};
 
 /// Tests the examples of the page as doc tests.
 #[cfg(all(doctest, target_os = "linux"))]

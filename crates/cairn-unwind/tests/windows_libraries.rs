@@ -146,8 +146,10 @@ impl<'a> Oracle<'a> {
         self.pop()
     }
 
-    /// Gives the frame register its value by the stack pointer, as in a function that has no
-    /// variable allocation. Registers that were pushed after it was set are found by either one.
+    /// Gives the frame register its value by the stack pointer.
+    ///
+    /// That is its value in a function that has no variable allocation. Registers that were pushed
+    /// after it was set are found by either one.
     fn set_frame_register(&self, function: &RuntimeFunction, place: u32, registers: &mut Registers<X86_64>) {
         let info = self.info(function);
         let Some(frame) = info.frame_register() else { return };
@@ -227,13 +229,14 @@ impl<'a> Oracle<'a> {
     }
 }
 
-/// True for the ends of epilogues that the oracle does not know: `ret n`, prefixes of `ret`, and
-/// `jmp` through a register or a far place.
+/// True for the ends of epilogues that the oracle does not know.
+///
+/// These are `ret n`, prefixes of `ret`, and `jmp` through a register or a far place.
 fn ends_in_another_way(code: &[u8]) -> bool {
     matches!(code, [0xc2, ..] | [0xf2 | 0xf3, 0xc3, ..] | [0xff, 0x25, ..] | [0x48..=0x4f, 0xff, ..])
 }
 
-/// Stands for a pop among distances.
+/// A pop, among distances.
 const POP: i32 = i32::MIN;
 
 #[derive(Default, Debug)]

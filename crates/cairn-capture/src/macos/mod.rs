@@ -16,6 +16,8 @@ mod walk;
 
 pub use memory::{ThreadMemory, read_own_memory};
 pub(crate) use registers::{address_mask, interrupted_call_site};
+/// The registers of code that a signal has interrupted.
+pub type Context = libc::ucontext_t;
 pub use walk::{WalkedStack, walk_stack, walk_stack_at};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

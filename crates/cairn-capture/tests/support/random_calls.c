@@ -2,17 +2,25 @@
    small multiples of each other, so that frames of different callees often end at the same place:
    words that an earlier stack left behind are then where a capture might look for them. */
 
-#include <alloca.h>
+#include <stdint.h>
+
+#define alloca __builtin_alloca
+
+#ifdef _WIN32
+#define HIDDEN
+#else
+#define HIDDEN __attribute__((visibility("hidden")))
+#endif
 
 struct state {
-    unsigned long random;
-    long checks_left;
+    uint64_t random;
+    int64_t checks_left;
     void (*check)(void);
 };
 
 typedef long (*node)(struct state *, unsigned);
 enum { NODES = 14 };
-extern const node nodes[NODES] __attribute__((visibility("hidden")));
+extern const node nodes[NODES] HIDDEN;
 
 static inline unsigned below(struct state *s, unsigned limit)
 {

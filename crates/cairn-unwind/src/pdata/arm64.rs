@@ -28,7 +28,7 @@ const MAX_CODES: usize = 1024;
 
 /// One entry of the function table.
 #[derive(Clone, Copy)]
-pub(super) struct Function {
+pub(super) struct Arm64Function {
     pub(super) begin: u32,
     pub(super) end: u32,
     description: Description,
@@ -42,7 +42,7 @@ enum Description {
     Packed { word: u32 },
 }
 
-impl Function {
+impl Arm64Function {
     pub(super) fn entry(table: &FunctionTable<'_>, index: u32) -> Option<Self> {
         let [a, b, c, d, e, f, g, h] = table.image.array(table.entry_place(index)?)?;
         let (begin, word) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
@@ -63,7 +63,7 @@ pub(super) fn sketch(
 ) -> Result<FrameSketch, PdataError> {
     let leaf = || if is_exact { Ok(FrameSketch::linked()) } else { Err(PdataError::NotCovered) };
     let Some(index) = table.find(lookup) else { return leaf() };
-    let function = Function::entry(table, index).ok_or(PdataError::UnexpectedEnd)?;
+    let function = Arm64Function::entry(table, index).ok_or(PdataError::UnexpectedEnd)?;
     if lookup >= function.end {
         return leaf();
     }
@@ -296,8 +296,10 @@ struct WrittenOut {
 }
 
 impl WrittenOut {
-    /// Most bytes: `mov`, a pair, two allocations of 2, four homed pairs, 5 pairs of vectors and 6
-    /// of registers of 2 each, a signature, `end`.
+    /// Most bytes; 48, because the codes take no more.
+    ///
+    /// They are `mov`, a pair, two allocations of 2, four homed pairs, 5 pairs of vectors and 6 of
+    /// registers of 2 each, a signature, `end`.
     const ROOM: usize = 48;
 
     fn push(&mut self, code: u32, length: usize) {

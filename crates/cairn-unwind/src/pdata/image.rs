@@ -51,8 +51,10 @@ impl<'a> PeImage<'a> {
         Self { base, bytes: Bytes::Loaded(bytes) }
     }
 
-    /// An image of `size` bytes whose parts are elsewhere: the headers and sections of a file, the
-    /// memory in a dump. Where two overlap, the first wins.
+    /// An image of `size` bytes whose parts are elsewhere.
+    ///
+    /// These are the headers and sections of a file, or the memory in a dump. Where two overlap,
+    /// the first wins.
     #[must_use]
     pub const fn in_parts(base: AbsoluteAddress, size: u32, parts: &'a [ImagePart<'a>]) -> Self {
         Self { base, bytes: Bytes::Parts { parts, size } }

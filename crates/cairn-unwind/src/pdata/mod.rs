@@ -34,8 +34,7 @@ use crate::{Machine, MemoryReader, Registers, StopReason};
 pub use image::{ImagePart, PeImage, PeMachine};
 use sketch::FrameSketch;
 
-/// Maximum entries of a chain of functions that describe one another; 32, because compilers make
-/// chains of two or three.
+/// Maximum entries of a chain; 32, because compilers make chains of two or three.
 const MAX_CHAIN: u32 = 32;
 
 /// The meaning of an address that is looked up in a function table.
@@ -163,7 +162,7 @@ impl<'a> FunctionTable<'a> {
                 x64::Function::entry(self, index).map(|function| (function.begin, function.end))?
             }
             PeMachine::Arm64 => {
-                arm64::Function::entry(self, index).map(|function| (function.begin, function.end))?
+                arm64::Arm64Function::entry(self, index).map(|function| (function.begin, function.end))?
             }
         };
         Some((self.image.address(begin)?, self.image.address(end)?))

@@ -18,8 +18,9 @@ pub(super) struct FrameSketch {
     saved: [i32; REGISTERS],
     /// Distance of the present place.
     x: i32,
-    /// The register that the CFA is counted from, and its distance; `None` for the stack pointer,
-    /// whose distance is 0.
+    /// The register that the CFA is counted from, and its distance.
+    ///
+    /// `None` for the stack pointer, whose distance is 0.
     base: Option<(u16, i32)>,
     end: End,
     /// Registers that callees preserve here and not by the calling convention of the machine.
@@ -162,7 +163,7 @@ impl FrameSketch {
     }
 }
 
-/// Refuses distances of which the sum of two might not fit.
+/// Refuses distances so large that the sum of two might not fit.
 fn within(x: Option<i32>) -> Result<i32, PdataError> {
     x.filter(|x| (-MAX_DISTANCE..=MAX_DISTANCE).contains(x)).ok_or(PdataError::OutOfRange)
 }

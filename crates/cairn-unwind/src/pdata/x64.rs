@@ -330,8 +330,9 @@ impl Epilogue<'_, '_> {
         core::iter::once(last).chain(distances).find_map(offset)
     }
 
-    /// The frame after `executed` bytes of an epilogue of version 2, which pops in the reverse
-    /// order of the pushes.
+    /// The frame after `executed` bytes of an epilogue of version 2.
+    ///
+    /// It pops in the reverse order of the pushes.
     fn by_codes(&self, executed: u32) -> Result<FrameSketch, PdataError> {
         let mut sketch = FrameSketch::pushed(ALSO_PRESERVED);
         let (mut offset, mut has_begun) = (0, false);
@@ -471,7 +472,7 @@ impl Epilogue<'_, '_> {
     }
 }
 
-/// Stands for a place outside of the function; no code is there.
+/// A place outside of the function; no code is there.
 const LEFT: u32 = u32::MAX;
 
 fn release_signed(sketch: &mut FrameSketch, bytes: i32) -> Result<(), PdataError> {

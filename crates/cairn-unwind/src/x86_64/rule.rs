@@ -187,8 +187,9 @@ impl X86_64Rule {
         Self::pack(REALIGNED, slot_below_fp, fp_is_saved.then_some(8))
     }
 
-    /// The rule "CFA = sp or fp + `cfa_offset`, saved fp at CFA + `saved_fp_above`", or `None` when
-    /// it does not fit.
+    /// The rule "CFA = base + `cfa_offset`, saved fp at CFA + `saved_fp_above`".
+    ///
+    /// The base is sp or fp. `None` when the rule does not fit.
     #[must_use]
     pub fn saved_above(is_from_fp: bool, cfa_offset: i64, saved_fp_above: i64) -> Option<Self> {
         let cfa = by_8(cfa_offset, CFA_BITS)?;

@@ -1,0 +1,59 @@
+//! The numbers of threads, and which of them have ended.
+
+use core::ffi::c_void;
+
+use super::calls::{NtClose, NtWaitForSingleObject, environment_word, open_thread};
+
+/// Thread number in the place of an owner's where there is no owner.
+pub(crate) const NO_OWNER: i32 = 0;
+
+/// Places in the environment block.
+const PROCESS_ID: usize = 0x40;
+const THREAD_ID: usize = 0x48;
+const LAST_ERROR: usize = 0x68;
+
+/// The numbers of this process and thread.
+pub(crate) fn ids() -> (i32, i32) {
+    // SAFETY: the places lie within the block.
+    unsafe { (environment_word(PROCESS_ID) as i32, environment_word(THREAD_ID) as i32) }
+}
+
+/// True when no thread of that number is left in this process.
+pub(crate) fn has_ended(process: i32, thread: i32) -> bool {
+    /// `STATUS_INVALID_CID`: there is no such thread.
+    const INVALID: i32 = 0xc000_000b_u32.cast_signed();
+    if thread == NO_OWNER {
+        return true;
+    }
+    let mut handle = core::ptr::null_mut::<c_void>();
+    let status = open_thread(process.cast_unsigned(), thread.cast_unsigned(), &mut handle);
+    if status < 0 {
+        return status == INVALID;
+    }
+    // SAFETY: the handle was opened above; the timeout lives until the call returns. A thread that
+    // has ended is signalled, status 0.
+    let status = unsafe { NtWaitForSingleObject(handle, 0, &raw const NO_TIME) };
+    // SAFETY: the handle was opened above, and nothing else uses it.
+    unsafe { NtClose(handle) };
+    status == 0
+}
+
+static NO_TIME: i64 = 0;
+
+/// Runs calls, and returns the last error beside their result. The program's own does not change.
+pub(crate) fn with_last_error_unchanged<R>(calls: impl FnOnce() -> R) -> (R, u32) {
+    // SAFETY: the place lies within the block.
+    let saved = unsafe { environment_word(LAST_ERROR) } as u32;
+    let result = calls();
+    // SAFETY: as above.
+    let error = unsafe { environment_word(LAST_ERROR) } as u32;
+    // SAFETY: the instruction writes the thread's last error alone.
+    unsafe {
+        core::arch::asm!(
+            "mov dword ptr gs:[0x68], {saved:e}",
+            saved = in(reg) saved,
+            options(nostack, preserves_flags),
+        );
+    }
+    (result, error)
+}
