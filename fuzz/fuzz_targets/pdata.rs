@@ -55,8 +55,7 @@ fuzz_target!(|input: &[u8]| {
     let asked = u16::from_le_bytes([low, high]);
     let loaded = PeImage::loaded(BASE, bytes);
     let (front, back) = bytes.split_at(bytes.len() / 2);
-    let parts =
-        [ImagePart { place: 0, bytes: front }, ImagePart { place: front.len() as u32, bytes: back }];
+    let parts = [ImagePart { place: 0, bytes: front }, ImagePart { place: front.len() as u32, bytes: back }];
     let in_parts = PeImage::in_parts(BASE, bytes.len() as u32, &parts);
     for image in [loaded, in_parts] {
         for machine in [PeMachine::X64, PeMachine::Arm64] {

@@ -50,7 +50,7 @@ fn slices_of_a_recording_add_up() {
         before = *sums;
     }
     assert_eq!(rows.iter().map(|row| row["length"].as_i64().unwrap()).collect::<Vec<_>>(), [1, 1, 1, 1, 1]);
-    // What grew from the first slice to the last, and not what was there before.
+    // The difference of the last slice and the first.
     let grown = sql(
         directory,
         &format!(
