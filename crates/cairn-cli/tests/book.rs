@@ -211,8 +211,8 @@ chapters! {
 #[test]
 fn book_chapters_are_all_run() {
     // The runtimes of the chapters on Python and JIT compilers are not on every machine;
-    // heap_python.rs and heap_jit.rs run them where they are. The pages on costs and on Windows have
-    // no command that could run here.
+    // heap_python.rs and heap_jit.rs run them where they are. The pages on costs and on Windows
+    // have no command that could run here.
     const TEXT_ONLY: [&str; 6] =
         ["fleet-costs.md", "how-it-works.md", "jit.md", "limits.md", "python.md", "windows.md"];
     let summary = fs::read_to_string(workspace().join("docs/book/SUMMARY.md")).unwrap();
