@@ -274,7 +274,7 @@ pub use cairn_unwind::{FoldRecursion, MemoryReader, StopReason, xnu};
 pub use call_site::CallSite;
 pub use frame_walk::{FrameControl, kernel_walk_at, walk_frames, walk_frames_at};
 #[cfg(target_os = "macos")]
-pub use macos::{ThreadMemory, WalkedStack, read_own_memory, walk_stack, walk_stack_at};
+pub use macos::{Context, ThreadMemory, WalkedStack, read_own_memory, walk_stack, walk_stack_at};
 #[cfg(target_os = "linux")]
 pub use stacks::after_fork_in_child;
 #[cfg(all(any(target_os = "linux", windows), feature = "counters"))]
