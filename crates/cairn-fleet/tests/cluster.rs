@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use members::{Cluster, command, done, generate, results_below, run, wait_for};
+use program::kill_runs;
 
 /// A question of each kind.
 const QUESTIONS: &[&[&str]] = &[
@@ -138,9 +139,9 @@ fn ask_disturbed(
     }
 }
 
-/// Runs of each kind of fault; more of them by hand.
+/// Runs of each kind of fault.
 fn runs() -> u32 {
-    std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(1)
+    kill_runs(1)
 }
 
 /// Kills an executor once it has results of a stage after the first `stages` ones.

@@ -8,7 +8,7 @@ mod program;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use program::{command, done, run};
+use program::{command, copy, done, kill_runs, run};
 
 /// The sums of each service, which are the same before and after.
 fn sums(directory: &Path) -> String {
@@ -18,22 +18,9 @@ fn sums(directory: &Path) -> String {
     done(directory, &["sql", "store", query, "--format", "csv"])
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
 #[test]
 fn killed_compaction_loses_and_doubles_nothing() {
-    let runs: u32 = std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(6);
+    let runs = kill_runs(6);
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let sizes = ["--hosts", "48", "--services", "3", "--stacks", "120", "--stacks-of-host", "40"];

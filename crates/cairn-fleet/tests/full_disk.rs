@@ -10,10 +10,10 @@ mod program;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use program::{done, fixtures, run};
+use program::{copy, done, fixtures, kill_runs, run};
 
 /// Runs the command in a shell with this limit, in units of 512 bytes.
-fn limited(directory: &Path, limit: usize, arguments: &str) -> Output {
+fn limited(directory: &Path, limit: u32, arguments: &str) -> Output {
     let program = env!("CARGO_BIN_EXE_cairn-fleet");
     // Without the trap, the signal would end the process at once, as `kill` does.
     let script = format!("trap '' XFSZ; ulimit -f {limit}; exec {program} {arguments}");
@@ -25,22 +25,9 @@ fn sums(directory: &Path) -> String {
     done(directory, &["sql", "store", query, "--format", "csv"])
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
 #[test]
 fn writes_that_fail_leave_the_store_as_it_was() {
-    let runs: usize = std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5);
+    let runs = kill_runs(5);
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let (first, second) =

@@ -9,6 +9,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
+use program::kill_runs;
 use serde_json::json;
 use support::{Server, TOKEN, block, done, now_ms, request, sql, store};
 
@@ -17,9 +18,9 @@ const ROWS: usize = 4;
 
 #[test]
 fn killed_servers_lose_and_double_nothing() {
-    let runs: u64 = std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(6);
+    let runs = kill_runs(6);
     let directory = store();
-    let mut random = fastrand::Rng::with_seed(runs);
+    let mut random = fastrand::Rng::with_seed(runs.into());
     let now = now_ms();
     let (port, is_ending) = (AtomicU16::new(0), AtomicBool::new(false));
     let answered: Vec<i64> = std::thread::scope(|scope| {

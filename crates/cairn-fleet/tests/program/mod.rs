@@ -39,6 +39,25 @@ pub(crate) fn sql(directory: &Path, query: &str) -> Vec<Value> {
     rows(directory, &["sql", "store", query])
 }
 
+/// Runs of a test that kills programs; `CAIRN_KILL_RUNS` makes it longer.
+pub(crate) fn kill_runs(usual: u32) -> u32 {
+    std::env::var("CAIRN_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(usual)
+}
+
+/// Copies a directory and all that is below it.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
 /// The Python with the packages of these tests. A test without it is skipped, but not in CI.
 pub(crate) fn python() -> Option<String> {
     let python = std::env::var("CAIRN_FLEET_PYTHON").ok();
