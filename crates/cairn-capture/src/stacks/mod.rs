@@ -9,6 +9,7 @@
 //!   process                                       the state of the process
 //!   tree  pcs                                     stacks and addresses
 //!   index  region  stack_memory                   tables that grow; readable memory
+//!   own_pieces                                    the list of the crate's memory
 //!   arch                                          the processor
 //!   counters                                      counts for benchmarks, in no other build
 //! ```
@@ -39,6 +40,7 @@ mod index;
 #[cfg(target_os = "linux")]
 mod linux;
 mod module_state;
+mod own_pieces;
 mod pc_kind;
 mod pcs;
 mod process;
@@ -83,8 +85,8 @@ pub use linux::registered::{add_frame_table, remove_frame_table};
 pub use linux::runtimes::{step_through_luajit, step_through_php};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use linux::{python, registered};
-pub use mapping::{own_memory as visit_own_memory, own_memory_changes};
 pub use own_memory::read_bytes as read_own_memory;
+pub use own_pieces::{own_memory as visit_own_memory, own_memory_changes};
 #[cfg(target_os = "linux")]
 pub use process::after_fork_in_child;
 pub use process::{follow_after, forget_stacks, take_less_room, while_unloading};

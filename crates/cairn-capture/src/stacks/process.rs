@@ -11,11 +11,10 @@ use crate::stacks::arch::{Native, Rule};
 use crate::stacks::generated::{self, Evidence};
 use crate::stacks::module_state::ModuleState;
 use crate::stacks::modules::{self, identity_at, rule_of};
-use crate::stacks::own_memory;
 use crate::stacks::pc_kind::PcKind;
 use crate::stacks::pcs::Pcs;
 use crate::stacks::tree::{Tree, TreeFull};
-use crate::stacks::{mapping, thread};
+use crate::stacks::{own_memory, own_pieces, thread};
 
 /// The stacks and addresses of this process.
 pub(crate) struct Process {
@@ -84,7 +83,7 @@ impl Process {
             return true;
         }
         let mut code = [0; CALL_BYTES];
-        if !Native::ends_with_call(own_memory::read_before(address, &mut code))
+        if !Native::ends_with_call(read_before(address, &mut code))
             || !self.is_executable(address, Evidence::Call)
         {
             return false;
@@ -189,8 +188,21 @@ pub unsafe fn forget_stacks() {
         thread::forget_all();
         process.tree.release();
         process.pcs.release();
-        mapping::drop_released_entries();
+        own_pieces::drop_released_entries();
     }
+}
+
+/// Copies the bytes in front of an address, as many as `into` holds.
+///
+/// Fewer where the memory begins with the address's page.
+fn read_before(address: u64, into: &mut [u8]) -> &[u8] {
+    let from = address.wrapping_sub(into.len() as u64);
+    if own_memory::read_bytes(from, into) == into.len() {
+        return into;
+    }
+    let in_page = (address % own_memory::PAGE_BYTES) as usize;
+    let Some(into) = into.get_mut(..in_page) else { return &[] };
+    if own_memory::read_bytes(address - in_page as u64, into) == in_page { into } else { &[] }
 }
 
 /// Runs `unload`, which may unload modules, and invalidates everything that was learned of them.

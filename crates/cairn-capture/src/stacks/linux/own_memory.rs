@@ -83,19 +83,6 @@ pub(crate) fn read_word(address: u64) -> Option<u64> {
     }
 }
 
-/// Copies the bytes in front of an address, as many as `into` holds.
-///
-/// Fewer where the memory begins with the address's page.
-pub(crate) fn read_before(address: u64, into: &mut [u8]) -> &[u8] {
-    let from = address.wrapping_sub(into.len() as u64);
-    if read_bytes(from, into) == into.len() {
-        return into;
-    }
-    let in_page = (address % PAGE_BYTES) as usize;
-    let Some(into) = into.get_mut(..in_page) else { return &[] };
-    if read_bytes(address - in_page as u64, into) == in_page { into } else { &[] }
-}
-
 /// Copies bytes from any address of this process, up to the first unreadable page. Returns their
 /// count.
 ///

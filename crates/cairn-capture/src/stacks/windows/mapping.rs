@@ -5,9 +5,9 @@
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::calls::{NtAllocateVirtualMemory, NtFreeVirtualMemory, THIS_PROCESS};
+use crate::stacks::own_pieces::{note, note_growth, note_release};
 
 /// Bytes of the steps in which memory is reserved; the system's granularity.
 pub(crate) const PAGE_BYTES: usize = 1 << 16;
@@ -20,56 +20,6 @@ const READ_WRITE: u32 = 4;
 
 /// Largest reservation of memory that grows; 16 GiB, more than all tables of the crate take.
 const MAX_RESERVED: usize = 16 << 30;
-
-/// The reservations of this crate; 500, as on Linux.
-static PIECES: [OwnPiece; MAX_PIECES] =
-    [const { OwnPiece { address: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; MAX_PIECES];
-const MAX_PIECES: usize = 500;
-static PIECES_MADE: AtomicUsize = AtomicUsize::new(0);
-static CHANGES: AtomicUsize = AtomicUsize::new(0);
-
-/// A reservation; the address is 0 once it was released.
-struct OwnPiece {
-    address: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
-fn note(address: NonNull<u8>, bytes: usize) {
-    let index = PIECES_MADE.fetch_add(1, Ordering::Relaxed);
-    if let Some(piece) = PIECES.get(index) {
-        piece.bytes.store(bytes, Ordering::Relaxed);
-        piece.address.store(address.as_ptr() as usize, Ordering::Release);
-    }
-    CHANGES.fetch_add(1, Ordering::Release);
-}
-
-/// Entries of released memory are not used again.
-///
-/// # Safety
-///
-/// - No other thread runs a function of this module meanwhile.
-pub(crate) unsafe fn drop_released_entries() {}
-
-/// Returns a number that changes whenever the answer of [`own_memory`] may have changed.
-#[must_use]
-pub fn own_memory_changes() -> usize {
-    CHANGES.load(Ordering::Acquire)
-}
-
-/// Passes the address and the size in bytes of each reservation of this crate to `visit`. Most of
-/// that memory is never touched.
-///
-/// Returns false when the list is incomplete, because it has too many.
-pub fn own_memory(mut visit: impl FnMut(usize, usize)) -> bool {
-    let made = PIECES_MADE.load(Ordering::Relaxed);
-    for piece in PIECES.iter().take(made) {
-        let address = piece.address.load(Ordering::Acquire);
-        if address != 0 {
-            visit(address, piece.bytes.load(Ordering::Relaxed));
-        }
-    }
-    made <= MAX_PIECES
-}
 
 fn allocate(address: *mut c_void, bytes: usize, kind: u32) -> Option<NonNull<u8>> {
     let (mut address, mut bytes) = (address, bytes);
@@ -84,7 +34,7 @@ fn allocate(address: *mut c_void, bytes: usize, kind: u32) -> Option<NonNull<u8>
 /// Takes `bytes` of zeroed memory. `None` when the kernel refuses.
 pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     let address = allocate(core::ptr::null_mut(), bytes, RESERVE | COMMIT)?;
-    note(address, bytes);
+    note(address.as_ptr() as usize, bytes);
     Some(address)
 }
 
@@ -98,7 +48,7 @@ pub(crate) fn reserve_apart(bytes: usize, _distance: usize, min_distance: usize)
         free(address);
         return None;
     }
-    note(address, bytes);
+    note(address.as_ptr() as usize, bytes);
     Some(address)
 }
 
@@ -107,14 +57,7 @@ pub(crate) fn reserve_apart(bytes: usize, _distance: usize, min_distance: usize)
 pub(crate) fn extend(end: usize, more: usize) -> bool {
     let is_extended = allocate(core::ptr::with_exposed_provenance_mut(end), more, COMMIT).is_some();
     if is_extended {
-        for piece in PIECES.iter().take(PIECES_MADE.load(Ordering::Relaxed)) {
-            let start = piece.address.load(Ordering::Acquire);
-            let bytes = piece.bytes.load(Ordering::Relaxed);
-            if start != 0 && start.wrapping_add(bytes) == end {
-                piece.bytes.store(bytes + more, Ordering::Relaxed);
-            }
-        }
-        CHANGES.fetch_add(1, Ordering::Release);
+        note_growth(end, more);
     }
     is_extended
 }
@@ -133,12 +76,7 @@ fn free(address: NonNull<u8>) {
 /// - `address` begins a reservation of this module.
 /// - No pointer into it is used afterwards.
 pub(crate) unsafe fn release(address: NonNull<u8>, _bytes: usize) {
-    for piece in PIECES.iter().take(PIECES_MADE.load(Ordering::Relaxed)) {
-        if piece.address.load(Ordering::Acquire) == address.as_ptr() as usize {
-            piece.address.store(0, Ordering::Relaxed);
-        }
-    }
-    CHANGES.fetch_add(1, Ordering::Release);
+    note_release(address.as_ptr() as usize);
     free(address);
 }
 
