@@ -251,7 +251,7 @@
 //! handler or of a suspended thread, and all that belongs to numbers of stacks. Tested under Wine 8
 //! only, against `RtlVirtualUnwind`. `docs/design/0017-captures-on-windows.md` says how it works
 //! there; an example writes the stack of a crash. A program passes the tables of code that it makes
-//! to `add_function_table`.
+//! to `add_function_table` or `add_function_table_callback`.
 //!
 //! Darwin has walks, and no numbers for stacks: `walk_stack` by compact unwind info and frame
 //! pointers, and [`walk_frames`]. That part is compiled for both of its processors, and has never
@@ -293,7 +293,7 @@ pub use stacks::{
     visit_own_memory as own_memory, while_unloading,
 };
 #[cfg(windows)]
-pub use stacks::{add_function_table, remove_function_table};
+pub use stacks::{FindFunction, add_function_table, add_function_table_callback, remove_function_table};
 #[cfg(any(target_os = "linux", windows))]
 #[doc(hidden)]
 pub use stacks::{cairn_capture_here, follow_after};

@@ -40,6 +40,14 @@ unsafe extern "system" {
     fn RtlCaptureContext(context: *mut Context);
     fn RtlCaptureStackBackTrace(skip: u32, count: u32, into: *mut u64, hash: *mut u32) -> u16;
     fn RtlAddFunctionTable(entries: *const u32, count: u32, base: u64) -> u8;
+    fn RtlInstallFunctionTableCallback(
+        identifier: u64,
+        base: u64,
+        length: u32,
+        find: cairn_capture::FindFunction,
+        context: *mut c_void,
+        library: *const u16,
+    ) -> u8;
 }
 
 #[link(name = "kernel32")]
@@ -382,9 +390,58 @@ fn exception_handler_captures_the_interrupted_stack() {
 #[test]
 fn generated_code_is_stepped_by_its_registered_table() {
     let _alone = ALONE.lock();
-    const BYTES: usize = 0x1000;
+    let base = generated_code();
+    // SAFETY: the table and its data lie in the memory, which stays.
+    unsafe {
+        assert_ne!(RtlAddFunctionTable((base + ENTRY) as *const u32, 1, base), 0);
+        assert!(cairn_capture::add_function_table(base + ENTRY, 1, base, CODE_BYTES as u32));
+        assert!(!cairn_capture::add_function_table(base - 8, 1, base, CODE_BYTES as u32));
+    }
+    call_generated(base);
+    cairn_capture::while_unloading(|| cairn_capture::remove_function_table(base + ENTRY));
+}
+
+#[test]
+fn generated_code_is_stepped_by_the_entry_that_a_callback_finds() {
+    unsafe extern "system" fn find(address: u64, base: *mut c_void) -> *const c_void {
+        CALLS.fetch_add(1, Relaxed);
+        let base = base as u64;
+        if (base..base + CODE_BYTES as u64).contains(&address) {
+            (base + ENTRY) as *const c_void
+        } else {
+            std::ptr::null()
+        }
+    }
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+
+    let _alone = ALONE.lock();
+    let base = generated_code();
+    let context = base as *mut c_void;
+    // SAFETY: entry and data lie in the memory, which stays, and the function takes no lock.
+    unsafe {
+        let (bytes, none) = (CODE_BYTES as u32, std::ptr::null());
+        assert_ne!(RtlInstallFunctionTableCallback(base | 3, base, bytes, find, context, none), 0);
+        assert!(!cairn_capture::add_function_table_callback(base, base, bytes, find, context));
+        assert!(cairn_capture::add_function_table_callback(base | 3, base, bytes, find, context));
+    }
+    let before = CALLS.load(Relaxed);
+    call_generated(base);
+    assert!(CALLS.load(Relaxed) > before);
+    cairn_capture::while_unloading(|| cairn_capture::remove_function_table(base | 3));
+    // Stacks end at code without an entry.
+    let calls = CALLS.load(Relaxed);
+    cairn_capture::capture();
+    assert_eq!(CALLS.load(Relaxed), calls);
+}
+
+const CODE_BYTES: usize = 0x1000;
+/// Place of the entry of the function table.
+const ENTRY: u64 = 0x300;
+
+/// Memory with a function that calls its argument, its unwind data and its entry.
+fn generated_code() -> u64 {
     // SAFETY: new memory, to which nothing else refers.
-    let memory = unsafe { VirtualAlloc(std::ptr::null_mut(), BYTES, 0x3000, 0x40) };
+    let memory = unsafe { VirtualAlloc(std::ptr::null_mut(), CODE_BYTES, 0x3000, 0x40) };
     let base = memory as u64;
     // push rbx; sub rsp, 0x40; call rcx; add rsp, 0x40; pop rbx; ret.
     let code = [0x53, 0x48, 0x83, 0xec, 0x40, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x40, 0x5b, 0xc3];
@@ -394,14 +451,16 @@ fn generated_code_is_stepped_by_its_registered_table() {
     unsafe {
         std::ptr::copy_nonoverlapping(code.as_ptr(), (base + 0x100) as *mut u8, code.len());
         std::ptr::copy_nonoverlapping(data.as_ptr(), (base + 0x200) as *mut u8, data.len());
-        std::ptr::copy_nonoverlapping(entry.as_ptr(), (base + 0x300) as *mut u32, entry.len());
-        assert_ne!(RtlAddFunctionTable((base + 0x300) as *const u32, 1, base), 0);
-        assert!(cairn_capture::add_function_table(base + 0x300, 1, base, BYTES as u32));
-        let call = std::mem::transmute::<u64, extern "C" fn(extern "C" fn())>(base + 0x100);
-        (0..10).for_each(|_| call(check));
-        assert!(!cairn_capture::add_function_table(base - 8, 1, base, BYTES as u32));
+        std::ptr::copy_nonoverlapping(entry.as_ptr(), (base + ENTRY) as *mut u32, entry.len());
     }
-    cairn_capture::while_unloading(|| cairn_capture::remove_function_table(base + 0x300));
+    base
+}
+
+/// Compares stacks that go through the generated code.
+fn call_generated(base: u64) {
+    // SAFETY: a function with this type lies there.
+    let call = unsafe { std::mem::transmute::<u64, extern "C" fn(extern "C" fn())>(base + 0x100) };
+    (0..10).for_each(|_| call(check));
 }
 
 /// Times of a capture and of the system's functions on the same stacks.

@@ -97,4 +97,6 @@ pub use table::{
 pub use text::WriteError;
 pub use thread_memory::ThreadMemory;
 #[cfg(windows)]
-pub use windows::registered::{add_function_table, remove_function_table};
+pub use windows::registered::{
+    FindFunction, add_function_table, add_function_table_callback, remove_function_table,
+};
