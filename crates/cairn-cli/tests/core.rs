@@ -296,6 +296,19 @@ fn a_minidump_of_crashpad_names_its_process_and_frames() {
     assert!(answer["threads"][0]["end"].as_str().unwrap().contains(expected), "{answer:#}");
 }
 
+// Failed with: one frame, and the program as missing.
+#[test]
+fn a_minidump_of_windows_names_its_frames() {
+    let (answer, functions) = minidump("windows", "crash_windows.exe");
+    assert_eq!(functions[..5], ["store", "small", "grows", "vectors", "main"]);
+    let program = module(&answer, "crash_windows.exe");
+    assert_eq!(program["file"], "same");
+    let crashed = &answer["threads"][0];
+    assert!(crashed["frames"][0]["file"].as_str().unwrap().ends_with("crash_windows.c"), "{crashed:#}");
+    assert_eq!(answer["fault_address"], "0x0");
+    assert!(crashed["end"].as_str().unwrap().contains("no unwind information"), "{crashed:#}");
+}
+
 // Failed with: signal 4294967295, [vdso] beside linux-vdso.so.1, no names of threads.
 #[test]
 fn a_minidump_of_breakpads_layout_names_its_threads() {

@@ -24,6 +24,8 @@
 
 pub mod heap;
 pub mod image;
+mod mapped_file;
 mod path_bytes;
+mod pe;
 pub mod process;
 pub mod python;

@@ -358,6 +358,10 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         if self.step_by_runtime().is_some() {
             return Ok(FoundBy::Runtime);
         }
+        // Code of Windows modules uses that register for something else.
+        if self.modules.function_table(lookup).is_some() {
+            return Err(reason);
+        }
         let mut proves_itself = |record| self.proves_itself(record);
         match M::step_by_frame_pointer(&self.registers, &self.memory, self.stack, &mut proves_itself) {
             Ok(found) => {

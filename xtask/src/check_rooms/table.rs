@@ -154,7 +154,7 @@ pub(crate) const ROOMS: &[Room] = &[
     Room {
         name: "cairn-memory",
         uses: Allowed::Only(&["cairn-files", "cairn-format", "cairn-unwind", "cairn-wire"]),
-        outside: Allowed::Only(&["flate2", "libc", "lz4_flex", "memchr", "memmap2", "zstd"]),
+        outside: Allowed::Only(&["flate2", "libc", "lz4_flex", "memchr", "memmap2", "object", "zstd"]),
         // Tracing a process: docs/design/0001-system-calls-of-tracing.md.
         unsafe_code: UnsafeCode::OnlyIn(&["mapped_file.rs", "ptrace.rs"]),
         ..CLOSED

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use cairn_format::AbsoluteAddress;
 use cairn_unwind::{AddressRange, MemoryReader};
 
-use super::mapped_file::FileBytes;
 use super::module_files::ModuleFiles;
 use super::{
     About, Backing, FileState, Finding, Image, ImageModule, ImageThread, Machine, OpenOptions, Piece, length,
     modules,
 };
+use crate::mapped_file::FileBytes;
+use crate::pe::PeModule;
 use crate::process::{Mapping, ModuleMap, ProcessMemory};
 
 /// The result of a reader.
@@ -107,6 +108,7 @@ impl Image {
         image.threads = threads;
         image.fill_from_files(&mappings, &mut module_files);
         image.map = ModuleMap::new(mappings, &image, Some(options.root.clone()));
+        image.map.set_pe_modules(pe_modules(&image.modules, &mut module_files));
         let mask = image.map.address_mask();
         image.walkable = image.threads.iter().filter_map(|thread| thread.walkable(mask)).collect();
         image
@@ -134,6 +136,11 @@ impl Image {
         for mapping in mappings.iter().filter(|mapping| mapping.inode != 0) {
             let Some(index) = self.module_index_at(mapping.range.start) else { continue };
             let Some(module) = self.modules.get(index) else { continue };
+            // Its sections are not where a mapping of the whole file would have them, and the
+            // loader has changed addresses in them.
+            if module.pe.is_some() {
+                continue;
+            }
             for hole in self.holes_in(mapping.range) {
                 let FileState::Same(path) = &module.file else {
                     leave_out(index, hole);
@@ -224,6 +231,19 @@ impl Image {
         }
         holes
     }
+}
+
+/// The modules of Windows, with the files that are here.
+fn pe_modules(modules: &[ImageModule], module_files: &mut ModuleFiles) -> Vec<PeModule> {
+    let of_windows = modules.iter().filter(|module| module.pe.is_some());
+    let with_file = of_windows.map(|module| {
+        let file = match &module.file {
+            FileState::Same(path) => module_files.open(path),
+            _ => None,
+        };
+        PeModule::new(module.range, file)
+    });
+    with_file.collect()
 }
 
 /// Cuts a range below the last 64 KiB of the 64-bit address space, which no system uses.

@@ -16,6 +16,7 @@ use super::{
     About, Backing, Fields, FileBytes, FileState, Finding, Image, ImageError, ImageModule, Machine,
     OpenOptions, Parts, Piece,
 };
+use crate::pe::PeStamp;
 use crate::process::{Mapping, ThreadRegisters, parse_mappings};
 
 const THREADS: u32 = 3;
@@ -34,6 +35,9 @@ const MODULE_BYTES: u64 = 108;
 const THREAD_NAME_BYTES: u64 = 12;
 
 const WINDOWS: u32 = 2;
+/// Exceptions of Windows that state an address of data.
+const ACCESS_VIOLATION: u32 = 0xc000_0005;
+const IN_PAGE_ERROR: u32 = 0xc000_0006;
 /// Signal number of a dump that was requested without a crash.
 const DUMP_REQUESTED: u32 = u32::MAX;
 
@@ -188,8 +192,14 @@ impl DumpReader<'_> {
         // A Windows exception is not a signal.
         self.parts.about.signal =
             stream.u32(8).filter(|&signal| signal != DUMP_REQUESTED && !self.is_windows);
-        let is_crash = stream.u32(8) != Some(DUMP_REQUESTED);
-        self.parts.about.fault_address = stream.u64(24).filter(|&address| address != 0 && is_crash);
+        self.parts.about.fault_address = match stream.u32(8) {
+            Some(DUMP_REQUESTED) => None,
+            // The address of the exception is that of the instruction; the second parameter is the
+            // address that it could not reach.
+            Some(ACCESS_VIOLATION | IN_PAGE_ERROR) if self.is_windows => stream.u64(48),
+            _ if self.is_windows => None,
+            _ => stream.u64(24).filter(|&address| address != 0),
+        };
         let place = (stream.u32(160), stream.u32(164));
         if let (Some(thread), (Some(length), Some(offset))) = (self.crashed, place)
             && let Some(found) = self.registers(thread, offset.into(), length.into())
@@ -299,7 +309,8 @@ impl DumpReader<'_> {
     }
 
     fn module(&self, entry: Fields<'_>) -> Option<ImageModule> {
-        let (base, bytes) = (entry.u64(0)?, u64::from(entry.u32(8)?));
+        let (base, image_bytes) = (entry.u64(0)?, entry.u32(8)?);
+        let stamp = PeStamp { time: entry.u32(16)?, image_bytes };
         let name = self.text(entry.u32(20)?.into()).unwrap_or_default();
         let (record_bytes, record) = (entry.u32(76)?, entry.u32(80)?);
         let record = self.file.slice(record.into(), record_bytes.into()).unwrap_or_default();
@@ -318,12 +329,13 @@ impl DumpReader<'_> {
             path: PathBuf::from(name),
             range: AddressRange::new(
                 AbsoluteAddress::new(base),
-                AbsoluteAddress::new(base.saturating_add(bytes)),
+                AbsoluteAddress::new(base.saturating_add(image_bytes.into())),
             ),
             bias: base,
-            is_identified: !build_id.is_empty(),
+            is_identified: self.is_windows || !build_id.is_empty(),
             build_id,
             file: FileState::Unknown,
+            pe: self.is_windows.then_some(stamp),
         })
     }
 

@@ -31,7 +31,6 @@ mod errors;
 mod fields;
 #[cfg(target_os = "linux")]
 mod live;
-mod mapped_file;
 mod minidump;
 mod module_files;
 mod modules;
@@ -46,10 +45,10 @@ use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::{AddressRange, MemoryReader};
 use cairn_wire::heapblock::ByteOrder;
 
+use crate::mapped_file::FileBytes;
 use crate::process::{Mapping, ModuleMap, ProcessMemory, Thread, ThreadSource};
 use assemble::Parts;
 use fields::Fields;
-use mapped_file::FileBytes;
 use unpack::Packed;
 
 pub use errors::{Finding, ImageError};

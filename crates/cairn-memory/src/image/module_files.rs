@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::mapped_file::FileBytes;
+use crate::mapped_file::FileBytes;
 
 /// The module files opened so far, by path; `None` for a file that cannot be opened.
 #[derive(Debug, Default)]

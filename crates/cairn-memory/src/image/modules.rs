@@ -10,6 +10,7 @@ use cairn_wire::heapblock::ByteOrder;
 use super::module_files::ModuleFiles;
 use super::{Fields, Finding, Image, ImageThread, OpenOptions};
 use crate::path_bytes::{below, bytes_of, path_of};
+use crate::pe::{PeIdentity, PeStamp};
 use crate::process::Mapping;
 
 /// Maximum program headers; 1024, because real files have a dozen.
@@ -44,6 +45,8 @@ pub struct ImageModule {
     ///
     /// Any build of the file may have run, so its function names are unknown.
     pub is_identified: bool,
+    /// Link time and size of a module of Windows.
+    pub(crate) pe: Option<PeStamp>,
 }
 
 /// The state of a module's file on disk.
@@ -395,6 +398,7 @@ pub(super) fn find(
                 build_id: Vec::new(),
                 file: FileState::Unknown,
                 is_identified: false,
+                pe: None,
             });
             continue;
         };
@@ -409,6 +413,7 @@ pub(super) fn find(
             build_id: id,
             file: if is_vdso { FileState::Missing } else { FileState::Unknown },
             is_identified: true,
+            pe: None,
         });
     }
     named.sort_by_key(|module| module.range.start);
@@ -426,6 +431,10 @@ pub(super) fn find(
     }
     name_the_program(image, &mut named, options, module_files);
     for module in &mut named {
+        if let Some(stamp) = module.pe {
+            find_pe_file(module, stamp, options, module_files);
+            continue;
+        }
         if module.file == FileState::Unknown && !module.path.as_os_str().as_encoded_bytes().starts_with(b"[")
         {
             let given = options.program.as_ref() == Some(&module.path);
@@ -443,6 +452,54 @@ pub(super) fn find(
         }
     }
     named
+}
+
+/// Searches for the file of a Windows module, below the root and beside the program. A module that
+/// was found gets the path here.
+fn find_pe_file(
+    module: &mut ImageModule,
+    stamp: PeStamp,
+    options: &OpenOptions,
+    module_files: &mut ModuleFiles,
+) {
+    module.file = FileState::Missing;
+    for path in places_of_pe(&module.path.to_string_lossy(), options) {
+        let Some(file) = module_files.open(&path) else { continue };
+        let state = match PeIdentity::of_file(&file) {
+            Some(found) if found.is_of(stamp, &module.build_id) => {
+                module.file = FileState::Same(path.clone());
+                module.path = path;
+                // Names are searched by it, and the image need not have it.
+                module.build_id = found.build_id;
+                module.bias = module.range.start.value().wrapping_sub(found.image_base);
+                return;
+            }
+            Some(found) => FileState::Different(Some(found.build_id).filter(|id| !id.is_empty())),
+            // A library of the system that wine runs on: nothing identifies its build.
+            None => FileState::Unknown,
+        };
+        if module.file == FileState::Missing {
+            module.file = state;
+        }
+    }
+}
+
+/// The paths at which the file of a Windows module may be.
+fn places_of_pe(path: &str, options: &OpenOptions) -> Vec<PathBuf> {
+    let parts: Vec<&str> = path.split(['\\', '/']).filter(|part| !part.is_empty()).collect();
+    let Some(name) = parts.last() else { return Vec::new() };
+    let program = options.program.as_deref();
+    let is_program = |program: &&Path| {
+        program.file_name().is_some_and(|found| found.eq_ignore_ascii_case(std::ffi::OsStr::new(name)))
+    };
+    let given = program.filter(is_program).map(Path::to_owned);
+    let as_recorded = path_below(&options.root, Path::new(path));
+    // A drive is a directory of the root that may have been left out.
+    let below_root = parts.iter().filter(|part| !part.ends_with(':')).collect::<PathBuf>();
+    let beside = program.and_then(Path::parent).map(|directory| directory.join(name));
+    let places =
+        [Some(as_recorded), Some(options.root.join(below_root)), Some(options.root.join(name)), beside];
+    given.into_iter().chain(places.into_iter().flatten()).collect()
 }
 
 /// Renames the program's module to the path in the options, found by build id or else by name.

@@ -49,6 +49,7 @@ pub(super) fn read(files: &[RawFile], machine: Machine, options: &OpenOptions) -
             bias: 0,
             build_id,
             file: FileState::Same(program.clone()),
+            pe: None,
             is_identified: true,
         });
     }

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use cairn_files::read_exact_at;
 use cairn_format::{AbsoluteAddress, StatedAddress, WordSize};
 use cairn_unwind::cfi::{Bases, FrameTable, Section};
+use cairn_unwind::pdata::FunctionTable;
 use cairn_unwind::{AddressRange, FnMemory, MemoryReader, Modules};
 
 use super::elf_headers::{ElfHeaders, Placement};
 use super::mapping::Mapping;
 use crate::path_bytes::path_of;
+use crate::pe::PeModule;
 
 /// Maximum bytes of an unwind table; 512 MiB, more than real ones have. Larger claims are ignored.
 const MAX_TABLE_BYTES: u64 = 1 << 29;
@@ -179,6 +181,8 @@ fn headers_of_file(file: &File) -> Option<ElfHeaders> {
 pub struct ModuleMap {
     mappings: Vec<Mapping>,
     modules: Vec<LoadedModule>,
+    /// Those of Windows, lowest first.
+    pe_modules: Vec<PeModule>,
     /// The root directory of module paths.
     root: Option<PathBuf>,
 }
@@ -219,7 +223,17 @@ impl ModuleMap {
                 modules.push(LoadedModule { headers, name, inode: mapping.inode, table: OnceCell::new() });
             }
         }
-        Self { mappings, modules, root }
+        Self { mappings, modules, pe_modules: Vec::new(), root }
+    }
+
+    /// Adds modules of Windows, lowest first, which do not overlap.
+    pub(crate) fn set_pe_modules(&mut self, modules: Vec<PeModule>) {
+        self.pe_modules = modules;
+    }
+
+    fn pe_module_at(&self, address: AbsoluteAddress) -> Option<&PeModule> {
+        let after = self.pe_modules.partition_point(|module| module.range().start <= address);
+        self.pe_modules.get(after.checked_sub(1)?).filter(|module| module.range().contains(address))
     }
 
     /// Finds the module that contains `address`.
@@ -304,17 +318,26 @@ impl<M: MemoryReader> Modules for ModulesInMemory<'_, M> {
         self.map.module_at(address)?.table(self.memory, self.map.root.as_deref())
     }
 
+    fn function_table(&self, address: AbsoluteAddress) -> Option<FunctionTable<'_>> {
+        Some(self.map.pe_module_at(address)?.function_table(self.memory))
+    }
+
     fn is_executable(&self, address: AbsoluteAddress) -> bool {
         self.map.mapping_at(address).is_some_and(|mapping| mapping.is_executable)
     }
 
     fn is_generated(&self, address: AbsoluteAddress) -> bool {
-        self.is_executable(address) && self.map.module_at(address).is_none()
+        self.is_executable(address)
+            && self.map.module_at(address).is_none()
+            && self.map.pe_module_at(address).is_none()
     }
 
     fn read_code(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
         self.memory.read(address, into).or_else(|| {
             // A core omits the code of files.
+            if let Some(module) = self.map.pe_module_at(address) {
+                return module.read(address.value(), into, self.memory);
+            }
             self.map.module_at(address)?.read_file(address, into, self.map.root.as_deref()?)
         })
     }

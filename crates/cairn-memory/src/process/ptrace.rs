@@ -1,6 +1,6 @@
 //! The system calls that stop a thread of another process and read it.
 //!
-//! With `image/mapped_file.rs`, the only unsafe code of this crate. Existing crates of safe
+//! With `mapped_file.rs`, the only unsafe code of this crate. Existing crates of safe
 //! wrappers support only the signals 1 to 31, but a real-time signal that arrives while a thread is
 //! stopped must be passed on at detach, or the watched program loses it.
 //!

@@ -15,7 +15,7 @@ use memmap2::Mmap;
 
 /// The bytes of a file.
 #[derive(Debug)]
-pub(super) enum FileBytes {
+pub(crate) enum FileBytes {
     Mapped {
         map: Mmap,
         #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "asked for holes on Linux alone"))]
@@ -26,7 +26,7 @@ pub(super) enum FileBytes {
 
 impl FileBytes {
     /// Maps a regular file. Refuses anything else (a FIFO, a device) without blocking on it.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
@@ -37,7 +37,7 @@ impl FileBytes {
     }
 
     /// Maps an open file.
-    pub(super) fn map(file: File) -> io::Result<Self> {
+    pub(crate) fn map(file: File) -> io::Result<Self> {
         if file.metadata()?.len() == 0 {
             return Ok(Self::Owned(Vec::new()));
         }
@@ -54,7 +54,7 @@ impl FileBytes {
     ///
     /// Returns the whole range if the file system does not report holes.
     #[cfg(target_os = "linux")]
-    pub(super) fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let Self::Mapped { file, .. } = self else { return vec![range] };
         let mut found = Vec::new();
         let mut at = range.start;
@@ -79,7 +79,7 @@ impl FileBytes {
 
     /// Returns the whole range: zeros are read like other bytes.
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
         vec![range]
     }
 
@@ -87,7 +87,7 @@ impl FileBytes {
     ///
     /// A pass over a large image then does not fill this process's memory.
     #[cfg(target_os = "linux")]
-    pub(super) fn done_with(&self, range: Range<usize>) {
+    pub(crate) fn done_with(&self, range: Range<usize>) {
         const PAGE: usize = 4096;
         let Self::Mapped { map, .. } = self else { return };
         let (from, to) = (range.start.next_multiple_of(PAGE), range.end.min(map.len()) / PAGE * PAGE);
@@ -102,11 +102,11 @@ impl FileBytes {
 
     /// Does nothing: the system takes the pages when it needs them.
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn done_with(&self, _range: Range<usize>) {}
+    pub(crate) fn done_with(&self, _range: Range<usize>) {}
 
     /// Maps the pages of a range at once: one call instead of a fault for every few pages.
     #[cfg(target_os = "linux")]
-    pub(super) fn about_to_read(&self, range: Range<usize>) {
+    pub(crate) fn about_to_read(&self, range: Range<usize>) {
         const PAGE: usize = 4096;
         let Self::Mapped { map, .. } = self else { return };
         let (from, to) = (range.start / PAGE * PAGE, range.end.min(map.len()));
@@ -118,7 +118,7 @@ impl FileBytes {
 
     /// Does nothing: page faults do the work.
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn about_to_read(&self, _range: Range<usize>) {}
+    pub(crate) fn about_to_read(&self, _range: Range<usize>) {}
 }
 
 /// Finds the next data or hole; the second value is false if the file system does not report them.
