@@ -2,7 +2,7 @@
 //!
 //! The filter runs on the stack of the thread that crashed. After a stack overflow the system
 //! leaves room there, as much as `SetThreadStackGuarantee` has reserved before. The overflow is not
-//! tested: under Wine 8 the process does not end after one.
+//! tested: under Wine 8 no filter of any program runs after one.
 //!
 //! `cargo run -p cairn-capture --example windows_crash_handler -- overflow`
 

@@ -524,7 +524,7 @@ fn a_process_that_crashes() {
     }
 }
 
-/// Not of a stack overflow: under Wine 8 the process does not end after one.
+/// Not of a stack overflow: under Wine 8 no filter of any program runs after one.
 #[test]
 fn crash_handler_writes_the_stack() {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
