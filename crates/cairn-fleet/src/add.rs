@@ -11,7 +11,7 @@ use cairn_analysis::heap::{Address, HeapRead, Namer, Questions, Scope, Stacks, S
 use cairn_analysis::source::{HeapSource, ReadDetail, SourceNames, SourceOptions, Times};
 use cairn_exchange::import::{FORMATS, Imported};
 use cairn_format::recording::PcKind;
-use cairn_store::block::{Frame, Line, Module, Process, Sample, Shape, ShapeFrame, Stack};
+use cairn_store::block::{Frame, Line, Module, ModuleId, Place, Process, Sample, Shape, ShapeFrame, Stack};
 use cairn_store::{Block, Id, file_sender, now_ms};
 use cairn_symbols::{SourceFrame, SymbolizerOptions};
 
@@ -193,7 +193,7 @@ fn block_of(
             shape_rows.entry(shape.id).or_insert(shape).id
         });
         let stack_row = Stack::new(frames, shape);
-        ids.insert(stack, stack_rows.entry(stack_row.id).or_insert(stack_row).id);
+        ids.insert(stack, stack_rows.entry(stack_row.id()).or_insert(stack_row).id());
     }
     let mut samples: BTreeMap<(i64, Id), Sample> = BTreeMap::new();
     let slice_ends = earlier.iter().map(|(millis, read)| (i64::try_from(*millis).unwrap_or(i64::MAX), read));
@@ -313,10 +313,10 @@ fn add(sample: &mut Sample, sums: &Sums, before: &Sums, variance: Option<i64>) {
 
 /// Modules and offsets of the addresses of a heap, and their lines of code.
 struct Places {
-    modules: BTreeMap<Vec<u8>, Module>,
+    modules: BTreeMap<ModuleId, Module>,
     /// By address.
-    of_address: HashMap<u32, (Vec<u8>, i64)>,
-    frames: BTreeMap<(Vec<u8>, i64), Vec<Line>>,
+    of_address: HashMap<u32, Place>,
+    frames: BTreeMap<Place, Vec<Line>>,
 }
 
 impl Places {
@@ -387,9 +387,9 @@ impl Places {
     }
 
     fn insert(&mut self, number: u32, path: &str, build_id: &[u8], offset: i64, frames: &[SourceFrame]) {
-        let id = match build_id {
-            [] => Id::of_module(path).bytes().to_vec(),
-            build_id => build_id.to_vec(),
+        let id: ModuleId = match build_id {
+            [] => Id::of_module(path).bytes().as_slice().into(),
+            build_id => build_id.into(),
         };
         let lines: Vec<Line> = frames.iter().filter_map(line_of).collect();
         let module = self.modules.entry(id.clone()).or_insert_with(|| Module {
@@ -406,16 +406,13 @@ impl Places {
         }
     }
 
-    fn frames_of(&self, stacks: &Stacks, stack: u32) -> Vec<(Vec<u8>, i64)> {
+    fn frames_of(&self, stacks: &Stacks, stack: u32) -> Vec<Place> {
         let place = |address: u32| self.of_address.get(&address).cloned();
         stacks.addresses_of(stack).filter_map(place).take(MOST_FRAMES).collect()
     }
 
     fn rows(&mut self) -> Vec<Frame> {
-        std::mem::take(&mut self.frames)
-            .into_iter()
-            .map(|((module, offset), lines)| Frame { module, offset, lines })
-            .collect()
+        std::mem::take(&mut self.frames).into_iter().map(|(place, lines)| Frame { place, lines }).collect()
     }
 }
 

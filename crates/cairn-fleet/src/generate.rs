@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::array::{
     ArrayBuilder as _, ArrayRef, BinaryBuilder, Int64Array, Int64Builder, RecordBatch, StringBuilder,
 };
-use cairn_store::block::{Frame, Line, Module, Process, Shape, ShapeFrame, Stack};
+use cairn_store::block::{Frame, Line, Module, ModuleId, Place, Process, Shape, ShapeFrame, Stack};
 use cairn_store::{Block, DayOfService, Id, Store, Table, day_of};
 use clap::Args;
 
@@ -121,8 +121,9 @@ impl Service {
         let mut random = fastrand::Rng::with_seed(seed);
         let name = format!("service-{number:02}");
         let program = format!("/srv/{name}/bin/{name}");
-        let build_ids =
-            VERSIONS.map(|version| Id::of_content([name.as_bytes(), version.as_bytes()]).bytes().to_vec());
+        let build_ids = VERSIONS.map(|version| {
+            ModuleId::from(Id::of_content([name.as_bytes(), version.as_bytes()]).bytes().as_slice())
+        });
         let functions = options.stacks.div_ceil(2).max(64);
         let function = |function: u32| format!("{}::handle_{function}", name.replace('-', "_"));
         let mut made = Self {
@@ -149,8 +150,7 @@ impl Service {
             });
             for number in 0..functions {
                 made.frames.push(Frame {
-                    module: build_id.clone(),
-                    offset: Self::offset(version, number),
+                    place: (build_id.clone(), Self::offset(version, number)),
                     lines: vec![Line {
                         function: Some(function(number)),
                         file: Some(format!("/src/{name}/part_{}.rs", number % 40)),
@@ -176,10 +176,10 @@ impl Service {
             let id_of_shape = shape.id;
             made.shapes.push(shape);
             for (version, build_id) in build_ids.iter().enumerate() {
-                let frames: Vec<(Vec<u8>, i64)> =
+                let frames: Vec<Place> =
                     path.iter().map(|&frame| (build_id.clone(), Self::offset(version, frame))).collect();
                 let row = Stack::new(frames, Some(id_of_shape));
-                made.stacks[version].push((row.id, stack));
+                made.stacks[version].push((row.id(), stack));
                 made.rows.push(row);
             }
             if stack == made.leaking {
@@ -223,7 +223,7 @@ impl Service {
                 service: self.name.clone(),
                 version: VERSIONS[host.version].to_owned(),
                 host: host.name.clone(),
-                build_id: self.modules[host.version].id.clone(),
+                build_id: self.modules[host.version].id.to_vec(),
                 command: format!("/srv/{0}/bin/{0}", self.name),
                 labels: [("region".to_owned(), ["eu-west", "us-east"][self.number as usize % 2].to_owned())]
                     .into(),

@@ -263,8 +263,9 @@ pub(crate) fn with_verdict(batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, 
     Ok(vec![RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?])
 }
 
-/// Sums of a selection by stack, with the frames of each.
-pub(crate) fn stacks(selection: &Selection) -> String {
+/// Sums of a selection by stack, with the frames of each. `frames` is the query of
+/// [`Session::frames_of`](crate::session::Session::frames_of) for the stacks `by_stack`.
+pub(crate) fn stacks(selection: &Selection, frames: &str) -> String {
     let (chosen, table) = (selection.text(), selection.table());
     let sum = |column: &str| format!("sum({column}) as {column}");
     let last =
@@ -276,8 +277,7 @@ pub(crate) fn stacks(selection: &Selection) -> String {
          bounds as (select process, max(t_end) as last from chosen group by process), \
          by_stack as (select c.stack_id as stack_id, {at_last}, {all} \
            from bounds b join chosen c on c.process = b.process group by 1), \
-         wanted as (select stack_id, last_value(frames order by revision) as frames from stack_rows \
-           where stack_id in (select stack_id from by_stack) group by stack_id) \
+         wanted as ({frames}) \
          select t.*, s.frames as frames from by_stack t join wanted s on s.stack_id = t.stack_id \
          order by t.stack_id"
     )

@@ -12,6 +12,7 @@ use cairn_analysis::heap::{
     Sums,
 };
 use cairn_analysis::source::{ImportError, ImportedHeap, Question, Times};
+use cairn_format::Hexadecimal;
 use cairn_format::recording::{LineTableFormat, PcKind};
 use cairn_store::Id;
 use cairn_symbols::SourceFrame;
@@ -47,7 +48,7 @@ impl SelectedHeap {
         selection: &Selection,
         title: String,
     ) -> Result<Self, FleetError> {
-        let sums = session.run(&stacks(selection)).await?;
+        let sums = session.run(&stacks(selection, &session.frames_of("by_stack"))).await?;
         let mut builder = Builder::new(names_of(session, &sums).await?, modules_of(session).await?);
         for batch in &sums {
             builder.add(batch)?;
@@ -100,10 +101,14 @@ async fn names_of(
     session: &Session,
     sums: &[RecordBatch],
 ) -> Result<HashMap<Place, Vec<SourceFrame>>, FleetError> {
-    let query = "select f.module, f.\"offset\", f.lines from frame f \
-                 join wanted w on w.module = f.module and w.\"offset\" = f.\"offset\"";
+    let places = places_of(sums)?;
+    let query = format!(
+        "select f.module, f.\"offset\", f.lines from frame f \
+         join wanted w on w.module = f.module and w.\"offset\" = f.\"offset\"{}",
+        of_modules(&places)
+    );
     let mut names = HashMap::new();
-    for batch in session.run_with(places_of(sums)?, query).await? {
+    for batch in session.run_with(places, &query).await? {
         let modules = binary(&batch, 0)?;
         let offsets = batch.column(1).as_primitive::<Int64Type>();
         let lists = batch.column(2).as_list::<i32>();
@@ -128,6 +133,19 @@ async fn names_of(
         }
     }
     Ok(names)
+}
+
+/// A condition on the modules of places, so that the rows of others are not decoded. Empty where it
+/// would be long.
+fn of_modules(places: &RecordBatch) -> String {
+    const MOST: usize = 100;
+    let ids = places.column(0).as_binary::<i32>();
+    let ids: BTreeSet<&[u8]> = ids.iter().flatten().collect();
+    if ids.len() > MOST {
+        return String::new();
+    }
+    let ids: Vec<String> = ids.into_iter().map(|id| format!("X'{}'", Hexadecimal(id))).collect();
+    if ids.is_empty() { String::new() } else { format!(" where f.module in ({})", ids.join(", ")) }
 }
 
 /// The places of a row's values among those of all rows.

@@ -30,6 +30,8 @@ pub(crate) struct Session {
     remote: Option<Remote>,
     /// The keys of labels, which are columns of the view `samples`.
     labels: BTreeSet<String>,
+    /// Whether every row of the stacks counts: they are in one file.
+    has_stacks_once: bool,
 }
 
 /// A table that can be asked.
@@ -78,7 +80,8 @@ impl Session {
         options.sql_parser.map_string_types_to_utf8view = false;
         let context = SessionContext::new_with_config_rt(config, runtime);
         register(&context, files, IsSorted(true))?;
-        let mut session = Self { context, remote: None, labels: BTreeSet::new() };
+        let has_stacks_once = files.iter().any(|(table, urls)| *table == Table::Stack && urls.len() == 1);
+        let mut session = Self { context, remote: None, labels: BTreeSet::new(), has_stacks_once };
         session.labels = session.label_keys().await?;
         add_views(&session.context, files, &session.labels_text()).await?;
         Ok(session)
@@ -126,6 +129,20 @@ impl Session {
         } else {
             self.run_here(text).await
         }
+    }
+
+    /// A query that has the frames of stacks to join with a table by its column `stack_id`.
+    ///
+    /// Where the same stack may be in several files, it is not the view `stack`: the engine would
+    /// compare all rows of the store before it joins.
+    pub(crate) fn frames_of(&self, table: &str) -> String {
+        if self.has_stacks_once {
+            return "select stack_id, frames from stack_rows".to_owned();
+        }
+        format!(
+            "select stack_id, last_value(frames order by revision) as frames from stack_rows \
+             where stack_id in (select stack_id from {table}) group by stack_id"
+        )
     }
 
     /// Plans a query of a stranger: one that reads tables, and does nothing else.

@@ -11,7 +11,7 @@ use cairn_analysis::attribution::Folding;
 use cairn_analysis::heap::{Questions, Scope, shapes};
 use cairn_analysis::source::{HeapSource, ReadDetail, SourceOptions};
 use cairn_format::Hexadecimal;
-use cairn_store::block::{Shape, ShapeFrame, Stack};
+use cairn_store::block::{ModuleId, Place, Shape, ShapeFrame, Stack};
 use cairn_store::{FoundNames, Id};
 
 use crate::add::shape_frame;
@@ -20,9 +20,6 @@ use crate::questions::Selection;
 use crate::selected_heap::SelectedHeap;
 use crate::session::Session;
 use crate::symbols::{Extent, binary};
-
-/// A module, and an offset in it.
-type Place = (Vec<u8>, i64);
 
 /// A stack of the store, and its shape.
 struct KnownStack {
@@ -35,7 +32,7 @@ struct KnownStack {
 /// `named` are the places that were named just now.
 pub(crate) async fn of_modules(
     session: &Session,
-    modules: &[Vec<u8>],
+    modules: &[ModuleId],
     extent: Extent,
     named: &HashSet<Place>,
 ) -> Result<FoundNames, FleetError> {
@@ -58,7 +55,7 @@ pub(crate) async fn of_modules(
             let Some(KnownStack { frames: places, shape: before }) = wanted.remove(&id) else { continue };
             let shape = Shape::new(frames);
             if before != Some(shape.id) {
-                changed.insert(id, Stack { id, frames: places, shape: Some(shape.id) });
+                changed.insert(id, Stack::new(places, Some(shape.id)));
                 found.insert(shape.id, shape);
             }
         }
@@ -71,7 +68,7 @@ pub(crate) async fn of_modules(
 }
 
 /// The stacks that have frames in some modules.
-async fn stacks_in(session: &Session, modules: &[Vec<u8>]) -> Result<HashMap<Id, KnownStack>, FleetError> {
+async fn stacks_in(session: &Session, modules: &[ModuleId]) -> Result<HashMap<Id, KnownStack>, FleetError> {
     let modules: Vec<String> = modules.iter().map(|id| format!("X'{}'", Hexadecimal(id))).collect();
     let query = format!(
         "with places as (select stack_id, unnest(frames) as place from stack), \
@@ -105,7 +102,7 @@ fn frames_of(batch: &RecordBatch, column: usize) -> Result<Vec<Vec<Place>>, Flee
         let frames = list.as_struct();
         let modules = cast(frames.column(0), &DataType::Binary)?;
         let (modules, offsets) = (modules.as_binary::<i32>(), frames.column(1).as_primitive::<Int64Type>());
-        Ok((0..frames.len()).map(|frame| (modules.value(frame).to_vec(), offsets.value(frame))).collect())
+        Ok((0..frames.len()).map(|frame| (modules.value(frame).into(), offsets.value(frame))).collect())
     };
     (0..batch.num_rows()).map(list).collect()
 }

@@ -13,7 +13,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type};
 use cairn_analysis::units::counted;
 use cairn_format::{Hexadecimal, ModuleOffset};
-use cairn_store::block::{Frame, Line, Module};
+use cairn_store::block::{Frame, Line, Module, ModuleId, Place};
 use cairn_store::{FoundNames, Store};
 use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
 use clap::{Args, Subcommand};
@@ -217,9 +217,8 @@ pub(crate) async fn add(place: &str, index: &FileIndex, extent: Extent) -> Resul
         store.put_names(&found).await?;
     }
     let session = Session::open(&store).await?;
-    let ids: Vec<Vec<u8>> = modules.iter().map(|(module, _)| module.id.clone()).collect();
-    let named: HashSet<(Vec<u8>, i64)> =
-        found.frames.into_iter().map(|frame| (frame.module, frame.offset)).collect();
+    let ids: Vec<ModuleId> = modules.iter().map(|(module, _)| module.id.clone()).collect();
+    let named: HashSet<Place> = found.frames.into_iter().map(|frame| frame.place).collect();
     let mut found = shapes::of_modules(&session, &ids, extent, &named).await?;
     done.stacks = found.stacks.len();
     found.modules = modules
@@ -237,7 +236,7 @@ pub(crate) async fn add(place: &str, index: &FileIndex, extent: Extent) -> Resul
 /// The modules that have a file, each with its files.
 fn with_files(modules: Vec<Module>, index: &FileIndex) -> Vec<(Module, Vec<PathBuf>)> {
     let files = |module: Module| {
-        let files = index.files.get(&module.id)?.clone();
+        let files = index.files.get(&*module.id)?.clone();
         Some((module, files))
     };
     modules.into_iter().filter_map(files).collect()
@@ -262,7 +261,7 @@ async fn modules_of(session: &Session, extent: Extent) -> Result<Vec<Module>, Fl
         let has_names = batch.column(2).as_boolean();
         for row in 0..batch.num_rows() {
             modules.push(Module {
-                id: ids.value(row).to_vec(),
+                id: ids.value(row).into(),
                 path: paths.as_string::<i32>().value(row).to_owned(),
                 has_build_id: true,
                 has_names: has_names.value(row),
@@ -310,7 +309,7 @@ fn rank(lines: &[Line]) -> Rank {
 }
 
 /// Returns the places with better names in the files than in the store.
-fn named(module: &[u8], known: &[(i64, Rank)], files: &[PathBuf]) -> Vec<Frame> {
+fn named(module: &ModuleId, known: &[(i64, Rank)], files: &[PathBuf]) -> Vec<Frame> {
     let mut best: BTreeMap<i64, (Rank, Vec<Line>)> = BTreeMap::new();
     for path in files {
         let mut symbolizer = Symbolizer::new(SymbolizerOptions::new().indexes_in_background(false));
@@ -333,5 +332,6 @@ fn named(module: &[u8], known: &[(i64, Rank)], files: &[PathBuf]) -> Vec<Frame> 
             }
         }
     }
-    best.into_iter().map(|(offset, (_, lines))| Frame { module: module.to_vec(), offset, lines }).collect()
+    let frame = |(offset, (_, lines))| Frame { place: (module.clone(), offset), lines };
+    best.into_iter().map(frame).collect()
 }

@@ -1,6 +1,8 @@
 //! Blocks: samples of one process that a sender gives at once, with all that they point to.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use crate::{Id, StoreError};
 
@@ -24,7 +26,7 @@ pub struct Block {
     pub stacks: Vec<Stack>,
     /// The shapes of these.
     pub shapes: Vec<Shape>,
-    /// The lines of code of these.
+    /// The lines of code at places of these; places without a name need not be here.
     pub frames: Vec<Frame>,
     /// The modules of these.
     pub modules: Vec<Module>,
@@ -44,10 +46,7 @@ impl Block {
         if self.samples.iter().any(|sample| sample.counters().iter().any(|&count| count < 0)) {
             return refused("a count is below 0".to_owned());
         }
-        match self.stacks.iter().find(|stack| stack.id_of_frames() != stack.id) {
-            Some(stack) => refused(format!("stack {} has other frames", stack.id)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -131,15 +130,35 @@ impl Sample {
     }
 }
 
+/// A module's build id, or its [`Id::of_module`]. All copies share the bytes: a stack has one a
+/// frame.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct ModuleId(Arc<[u8]>);
+
+impl From<&[u8]> for ModuleId {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl Deref for ModuleId {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A module, and an offset in it.
+///
+/// A return address has the offset of its call. The offset is below 0 where a stack is cut.
+pub type Place = (ModuleId, i64);
+
 /// A stack.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stack {
-    /// Its identifier: [`Id::of_stack`].
-    pub id: Id,
-    /// Its frames, the innermost first: a module's build id, and the offset of a name in it.
-    ///
-    /// A return address has the offset of its call. The offset is below 0 where a stack is cut.
-    pub frames: Vec<(Vec<u8>, i64)>,
+    pub(crate) id: Id,
+    frames: Vec<Place>,
     /// Its shape, once the names of its frames are known.
     pub shape: Option<Id>,
 }
@@ -147,15 +166,21 @@ pub struct Stack {
 impl Stack {
     /// A stack of these frames, the innermost first.
     #[must_use]
-    pub fn new(frames: Vec<(Vec<u8>, i64)>, shape: Option<Id>) -> Self {
-        let mut stack = Self { id: Id::default(), frames, shape };
-        stack.id = stack.id_of_frames();
-        stack
+    pub fn new(frames: Vec<Place>, shape: Option<Id>) -> Self {
+        let id = Id::of_stack(frames.iter().map(|(module, offset)| (&**module, *offset)));
+        Self { id, frames, shape }
     }
 
-    /// The identifier that follows from its frames.
-    pub(crate) fn id_of_frames(&self) -> Id {
-        Id::of_stack(self.frames.iter().map(|(module, offset)| (module.as_slice(), *offset)))
+    /// Its identifier: [`Id::of_stack`] of its frames.
+    #[must_use]
+    pub const fn id(&self) -> Id {
+        self.id
+    }
+
+    /// Its frames, the innermost first.
+    #[must_use]
+    pub fn frames(&self) -> &[Place] {
+        &self.frames
     }
 }
 
@@ -190,13 +215,11 @@ pub struct ShapeFrame {
     pub file: Option<String>,
 }
 
-/// The lines of code at an offset of a module.
+/// The lines of code at a place.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Frame {
-    /// The module's build id, or its [`Id::of_module`].
-    pub module: Vec<u8>,
-    /// The offset in it.
-    pub offset: i64,
+    /// The place.
+    pub place: Place,
     /// The lines, the innermost inlined call first; none when no name was found.
     pub lines: Vec<Line>,
 }
@@ -218,7 +241,7 @@ pub struct Line {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Module {
     /// Its build id, or its [`Id::of_module`].
-    pub id: Vec<u8>,
+    pub id: ModuleId,
     /// Its path on the machine that it ran on.
     pub path: String,
     /// Whether `id` is a build id.

@@ -14,6 +14,12 @@ pub fn day_of(moment_ms: i64) -> String {
     DateTime::from_timestamp_millis(moment_ms).unwrap_or_default().format("%Y-%m-%d").to_string()
 }
 
+/// Returns true for two moments of one day.
+pub(crate) fn is_same_day(a_ms: i64, b_ms: i64) -> bool {
+    const DAY_MS: i64 = 86_400_000;
+    a_ms.div_euclid(DAY_MS) == b_ms.div_euclid(DAY_MS)
+}
+
 /// Returns the present moment in milliseconds since 1970.
 #[must_use]
 pub fn now_ms() -> i64 {

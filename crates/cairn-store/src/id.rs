@@ -102,31 +102,57 @@ impl fmt::Debug for Id {
 }
 
 /// A hash of parts, each with its length, so that no two lists of parts are the same bytes.
-struct Hash(Sha256);
+struct Hash {
+    hash: Sha256,
+    /// Bytes that are not hashed yet: parts are small, and a pass over each is slow.
+    pending: [u8; Self::PENDING],
+    count: usize,
+}
 
 impl Hash {
+    const PENDING: usize = 1024;
+
     fn new(kind: &str) -> Self {
-        let mut hash = Self(Sha256::new());
+        let mut hash = Self { hash: Sha256::new(), pending: [0; Self::PENDING], count: 0 };
         hash.part(b"cairn 1");
         hash.part(kind.as_bytes());
         hash
     }
 
     fn part(&mut self, bytes: &[u8]) {
-        self.0.update((bytes.len() as u64).to_le_bytes());
-        self.0.update(bytes);
+        self.bytes(&(bytes.len() as u64).to_le_bytes());
+        self.bytes(bytes);
     }
 
     fn optional(&mut self, text: Option<&str>) {
         match text {
             Some(text) => self.part(text.as_bytes()),
-            None => self.0.update(u64::MAX.to_le_bytes()),
+            None => self.bytes(&u64::MAX.to_le_bytes()),
         }
     }
 
-    fn finish(self) -> Id {
+    fn bytes(&mut self, bytes: &[u8]) {
+        if self.count + bytes.len() > Self::PENDING {
+            self.flush();
+        }
+        match self.pending.get_mut(self.count..self.count + bytes.len()) {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                self.count += bytes.len();
+            }
+            None => self.hash.update(bytes),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.hash.update(self.pending.get(..self.count).unwrap_or_default());
+        self.count = 0;
+    }
+
+    fn finish(mut self) -> Id {
+        self.flush();
         let mut bytes = [0; 16];
-        for (to, from) in bytes.iter_mut().zip(self.0.finalize()) {
+        for (to, from) in bytes.iter_mut().zip(self.hash.finalize()) {
             *to = from;
         }
         Id(bytes)
@@ -143,6 +169,24 @@ mod tests {
         let frame = |function| [(function, "libfoo.so", None)];
         assert_ne!(Id::of_shape(frame(None)), Id::of_shape(frame(Some(""))));
         assert_ne!(Id::of_stack([(&b"a"[..], 1)]), Id::of_stack([(&b"a"[..], 1), (b"a", 1)]));
+    }
+
+    #[test]
+    fn long_parts_are_hashed_as_short_ones() {
+        let long: Vec<u8> = (0..3000_u32).map(|number| number as u8).collect();
+        let expected = Sha256::new()
+            .chain_update(7_u64.to_le_bytes())
+            .chain_update(b"cairn 1")
+            .chain_update(7_u64.to_le_bytes())
+            .chain_update(b"content")
+            .chain_update(3_u64.to_le_bytes())
+            .chain_update(b"abc")
+            .chain_update(3000_u64.to_le_bytes())
+            .chain_update(&long)
+            .chain_update(3_u64.to_le_bytes())
+            .chain_update(b"def")
+            .finalize();
+        assert_eq!(Id::of_content([&b"abc"[..], &long, b"def"]).bytes()[..], expected[..16]);
     }
 
     /// Stores hold these: a change needs another version of the layout.

@@ -15,7 +15,7 @@ use crate::log::{Committed, DataFile, Log};
 use crate::merge::Merge;
 use crate::read::rows_of;
 use crate::schema::Table;
-use crate::sorted_file::FileWriter;
+use crate::sorted_file::{Effort, FileWriter};
 use crate::{Store, StoreError, now_ms};
 
 /// Files of this size are not merged any more.
@@ -271,12 +271,12 @@ async fn write_merged(
     let partition = files.first().and_then(|file| Some((file.day.clone()?, file.service.clone()?)));
     let partition = partition.as_ref().map(|(day, service)| (day.as_str(), service.as_str()));
     let mut merge = Merge::new(table, inputs).await?;
-    let mut writer = FileWriter::new(table).map_err(failed)?;
+    let mut writer = FileWriter::new(table, Effort::Much).map_err(failed)?;
     let mut added = Vec::new();
     while let Some(batch) = merge.next().await? {
         writer.write(&batch).map_err(failed)?;
         if writer.bytes() as u64 >= TARGET_BYTES {
-            let full = std::mem::replace(&mut writer, FileWriter::new(table).map_err(failed)?);
+            let full = std::mem::replace(&mut writer, FileWriter::new(table, Effort::Much).map_err(failed)?);
             let rows = full.rows();
             added.push(log.put(partition, full.finish()?, rows).await?);
         }

@@ -9,8 +9,7 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Fields};
 use arrow::record_batch::RecordBatch;
 
-use crate::block::{Block, Frame, Module, Process, Sample, Shape, Stack};
-use crate::calendar::day_of;
+use crate::block::{Block, Line, Module, Place, Process, Sample, Shape, Stack};
 use crate::schema::Table;
 use crate::{Id, StoreError};
 
@@ -72,31 +71,36 @@ macro_rules! append {
     };
 }
 
-/// Returns the rows of a block's samples.
-pub(crate) fn samples(block: &Block) -> Result<RecordBatch, StoreError> {
-    let Process { id, service, version, host, .. } = &block.process;
-    let samples = &block.samples;
-    let number = |of: fn(&Sample) -> i64| numbers(samples.iter().map(of));
-    let same = |text: &str| texts(samples.iter().map(|_| text));
-    let mut counters: Vec<Vec<i64>> = (0..9).map(|_| Vec::with_capacity(samples.len())).collect();
-    for sample in samples {
+/// Returns the rows of samples of one day and service, each part of one process.
+pub(crate) fn samples<'a>(
+    day: &str,
+    service: &str,
+    parts: &[(&'a Process, &'a [Sample])],
+) -> Result<RecordBatch, StoreError> {
+    let of_part = |&(process, samples): &(&'a Process, &'a [Sample])| {
+        samples.iter().map(move |sample| (process, sample))
+    };
+    let rows: Vec<(&Process, &Sample)> = parts.iter().flat_map(of_part).collect();
+    let text = |of: fn(&Process) -> &str| texts(rows.iter().map(|&(process, _)| of(process)));
+    let number = |of: fn(&Sample) -> i64| numbers(rows.iter().map(|&(_, sample)| of(sample)));
+    let mut counters: [Vec<i64>; 9] = std::array::from_fn(|_| Vec::with_capacity(rows.len()));
+    for (_, sample) in &rows {
         for (column, value) in counters.iter_mut().zip(sample.counters()) {
             column.push(value);
         }
     }
-    let days: Vec<String> = samples.iter().map(|sample| day_of(sample.end_ms)).collect();
     let mut columns = vec![
-        texts(days.iter().map(String::as_str)),
-        same(service),
-        same(version),
-        same(host),
-        ids(samples.iter().map(|_| id.bytes().as_slice())),
+        texts(rows.iter().map(|_| day)),
+        texts(rows.iter().map(|_| service)),
+        text(|process| &process.version),
+        text(|process| &process.host),
+        ids(rows.iter().map(|(process, _)| process.id.bytes().as_slice())),
         number(|sample| sample.end_ms),
         number(|sample| sample.slice_ms),
-        ids(samples.iter().map(|sample| sample.stack.bytes().as_slice())),
+        ids(rows.iter().map(|(_, sample)| sample.stack.bytes().as_slice())),
     ];
     columns.extend(counters.into_iter().map(numbers));
-    columns.push(optional_numbers(samples.iter().map(|sample| sample.variance)));
+    columns.push(optional_numbers(rows.iter().map(|(_, sample)| sample.variance)));
     batch(Table::Sample, columns)
 }
 
@@ -140,9 +144,9 @@ pub(crate) fn stacks(stacks: &[&Stack], now_ms: i64) -> Result<RecordBatch, Stor
     let (item, fields) = list_of_structs(Table::Stack, "frames");
     let mut frames = ListBuilder::new(fields).with_field(item);
     for stack in stacks {
-        for (module, offset) in &stack.frames {
+        for (module, offset) in stack.frames() {
             let frame = frames.values();
-            append!(frame, 0, BinaryBuilder, module);
+            append!(frame, 0, BinaryBuilder, &**module);
             append!(frame, 1, Int64Builder, *offset);
             frame.append(true);
         }
@@ -181,26 +185,26 @@ pub(crate) fn shapes(shapes: &[&Shape], revision: i64) -> Result<RecordBatch, St
     batch(Table::Shape, columns)
 }
 
-/// Returns the rows of frames.
-pub(crate) fn frames(frames: &[&Frame], now_ms: i64) -> Result<RecordBatch, StoreError> {
+/// Returns the rows of frames: places, and their lines of code.
+pub(crate) fn frames(frames: &[(&Place, &[Line])], now_ms: i64) -> Result<RecordBatch, StoreError> {
     let (item, fields) = list_of_structs(Table::Frame, "lines");
-    let mut lines = ListBuilder::new(fields).with_field(item);
-    for frame in frames {
-        for line in &frame.lines {
-            let fields = lines.values();
+    let mut lists = ListBuilder::new(fields).with_field(item);
+    for (_, lines) in frames {
+        for line in *lines {
+            let fields = lists.values();
             append!(fields, 0, StringBuilder, optional line.function.as_deref());
             append!(fields, 1, StringBuilder, optional line.file.as_deref());
             append!(fields, 2, Int64Builder, optional line.line);
             append!(fields, 3, BooleanBuilder, line.is_inlined);
             fields.append(true);
         }
-        lines.append(true);
+        lists.append(true);
     }
     let columns: Vec<ArrayRef> = vec![
-        ids(frames.iter().map(|frame| frame.module.as_slice())),
-        numbers(frames.iter().map(|frame| frame.offset)),
-        Arc::new(lines.finish()),
-        numbers(frames.iter().map(|frame| revision(now_ms, !frame.lines.is_empty()))),
+        ids(frames.iter().map(|((module, _), _)| &**module)),
+        numbers(frames.iter().map(|((_, offset), _)| *offset)),
+        Arc::new(lists.finish()),
+        numbers(frames.iter().map(|(_, lines)| revision(now_ms, !lines.is_empty()))),
     ];
     batch(Table::Frame, columns)
 }
@@ -210,7 +214,7 @@ pub(crate) fn modules(modules: &[&Module], now_ms: i64) -> Result<RecordBatch, S
     let mut has_build_id = BooleanBuilder::new();
     modules.iter().for_each(|module| has_build_id.append_value(module.has_build_id));
     let columns: Vec<ArrayRef> = vec![
-        ids(modules.iter().map(|module| module.id.as_slice())),
+        ids(modules.iter().map(|module| &*module.id)),
         texts(modules.iter().map(|module| module.path.as_str())),
         Arc::new(has_build_id.finish()),
         texts(modules.iter().map(|module| if module.has_names { "have" } else { "missing" })),

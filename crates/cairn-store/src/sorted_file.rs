@@ -67,6 +67,15 @@ impl Order {
     }
 }
 
+/// How much work is spent on making a file small.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effort {
+    /// For a file that compaction soon writes again.
+    Little,
+    /// For a file that stays.
+    Much,
+}
+
 /// Writes one file into memory.
 pub(crate) struct FileWriter {
     table: Table,
@@ -75,8 +84,8 @@ pub(crate) struct FileWriter {
 }
 
 impl FileWriter {
-    pub(crate) fn new(table: Table) -> Result<Self, ParquetError> {
-        let writer = ArrowWriter::try_new(Vec::new(), table.schema(), Some(properties(table)))?;
+    pub(crate) fn new(table: Table, effort: Effort) -> Result<Self, ParquetError> {
+        let writer = ArrowWriter::try_new(Vec::new(), table.schema(), Some(properties(table, effort)))?;
         Ok(Self { table, writer, rows: 0 })
     }
 
@@ -101,10 +110,10 @@ impl FileWriter {
     }
 }
 
-fn properties(table: Table) -> WriterProperties {
-    let level = ZstdLevel::try_new(3).unwrap_or_default();
+fn properties(table: Table, effort: Effort) -> WriterProperties {
+    let level = |level: i32| Compression::ZSTD(ZstdLevel::try_new(level).unwrap_or_default());
     let mut properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(level))
+        .set_compression(level(if effort == Effort::Much { 3 } else { 1 }))
         .set_max_row_group_row_count(Some(GROUP_ROWS))
         .set_statistics_enabled(EnabledStatistics::Chunk);
     if table == Table::Sample {
@@ -118,10 +127,10 @@ fn properties(table: Table) -> WriterProperties {
         }
         // Every stack has nearly the same processes in the same order; finding that takes a better
         // search.
-        let thorough = ZstdLevel::try_new(9).unwrap_or_default();
-        for name in ["host", "process", "stack_id"] {
-            properties =
-                properties.set_column_compression(ColumnPath::from(name), Compression::ZSTD(thorough));
+        if effort == Effort::Much {
+            for name in ["host", "process", "stack_id"] {
+                properties = properties.set_column_compression(ColumnPath::from(name), level(9));
+            }
         }
     }
     properties.build()

@@ -1,11 +1,11 @@
 //! A store: the tables of a directory, and what is written into them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::compute::concat_batches;
 use arrow::datatypes::Int64Type;
 use deltalake_core::kernel::Add;
 use futures::TryStreamExt as _;
@@ -13,14 +13,14 @@ use object_store::{ObjectStore, ObjectStoreExt as _};
 use parquet::arrow::ProjectionMask;
 use url::Url;
 
-use crate::block::{Block, Frame, Module, Process, Shape, Stack};
-use crate::calendar::now_ms;
+use crate::block::{Block, Frame, Line, Module, ModuleId, Place, Process, Sample, Shape, Stack};
+use crate::calendar::{day_of, is_same_day, now_ms};
 use crate::log::{Committed, DataFile, FILE_SENDER, Log};
 use crate::numbers::Numbers;
 use crate::place::{address_of, check_conditions, objects_below, put_new};
 use crate::read::rows_of;
 use crate::schema::Table;
-use crate::sorted_file::{BATCH_ROWS, FileWriter, sorted};
+use crate::sorted_file::{BATCH_ROWS, Effort, FileWriter, sorted};
 use crate::{Id, StoreError, rows};
 
 /// The version of the tables' layout, which a store's mark has.
@@ -84,8 +84,8 @@ struct Known {
     stacks: HashMap<Id, bool>,
     shapes: HashSet<Id>,
     /// Whether it has a name.
-    frames: HashMap<(Vec<u8>, i64), bool>,
-    modules: HashMap<Vec<u8>, bool>,
+    frames: HashMap<Place, bool>,
+    modules: HashMap<ModuleId, bool>,
 }
 
 impl Store {
@@ -251,26 +251,31 @@ impl Store {
         let revision = now_ms();
         let known = &mut self.known;
         let modules = blocks.iter().flat_map(|block| &block.modules);
-        let modules: Vec<_> = modules
-            .filter(|module| {
-                is_news(known.modules.insert(module.id.clone(), module.has_names), module.has_names)
-            })
-            .collect();
-        let frames = blocks.iter().flat_map(|block| &block.frames);
-        let frames: Vec<_> = frames
-            .filter(|frame| {
-                let is_named = !frame.lines.is_empty();
-                is_news(known.frames.insert((frame.module.clone(), frame.offset), is_named), is_named)
-            })
-            .collect();
+        let modules: Vec<_> =
+            modules.filter(|module| is_news(&mut known.modules, &module.id, module.has_names)).collect();
         let shapes = blocks.iter().flat_map(|block| &block.shapes);
         let shapes: Vec<_> = shapes.filter(|shape| known.shapes.insert(shape.id)).collect();
-        let stacks = blocks.iter().flat_map(|block| &block.stacks);
-        let stacks: Vec<_> = stacks
-            .filter(|stack| {
-                is_news(known.stacks.insert(stack.id, stack.shape.is_some()), stack.shape.is_some())
-            })
-            .collect();
+        let mut frames: Vec<(&Place, &[Line])> = Vec::new();
+        for Frame { place, lines } in blocks.iter().flat_map(|block| &block.frames) {
+            if is_news(&mut known.frames, place, !lines.is_empty()) {
+                frames.push((place, lines));
+            }
+        }
+        let mut stacks = Vec::new();
+        for stack in blocks.iter().flat_map(|block| &block.stacks) {
+            // The places of a stack are written before it, so those of a known one are known.
+            if !known.stacks.contains_key(&stack.id) {
+                let places = stack.frames().iter();
+                frames.extend(
+                    places
+                        .filter(|place| is_news(&mut known.frames, place, false))
+                        .map(|place| (place, &[][..])),
+                );
+            }
+            if is_news(&mut known.stacks, &stack.id, stack.shape.is_some()) {
+                stacks.push(stack);
+            }
+        }
         let processes: BTreeMap<Id, _> = processes.iter().map(|process| (process.id, process)).collect();
         let tables = [
             (Table::Module, rows::modules(&modules, revision)?),
@@ -300,9 +305,10 @@ impl Store {
         let FoundNames { frames, shapes, stacks, modules } = found;
         // Behind all rows of the same moment.
         let now_ms = now_ms() + 1;
+        let of_frames: Vec<_> = frames.iter().map(|frame| (&frame.place, frame.lines.as_slice())).collect();
         // Modules come last: they say that the others are there.
         let tables = [
-            (Table::Frame, rows::frames(&frames.iter().collect::<Vec<_>>(), now_ms)?),
+            (Table::Frame, rows::frames(&of_frames, now_ms)?),
             (Table::Shape, rows::shapes(&shapes.iter().collect::<Vec<_>>(), now_ms)?),
             (Table::Stack, rows::stacks(&stacks.iter().collect::<Vec<_>>(), now_ms)?),
             (Table::Module, rows::modules(&modules.iter().collect::<Vec<_>>(), now_ms)?),
@@ -347,20 +353,24 @@ impl Store {
             known.shapes.extend(batch.column(0).as_binary::<i32>().iter().flatten().filter_map(id_of));
         })
         .await?;
+        let mut module = ModuleId::default();
         self.each_batch(Table::Frame, &["module", "offset", "lines"], |batch| {
             let (modules, lines) = (batch.column(0).as_binary::<i32>(), batch.column(2).as_list::<i32>());
             let offsets = batch.column(1).as_primitive::<Int64Type>();
             for row in 0..batch.num_rows() {
-                let key = (modules.value(row).to_vec(), offsets.value(row));
-                *known.frames.entry(key).or_default() |= lines.value_length(row) > 0;
+                // Rows are sorted by module, whose identifier they share.
+                if *module != *modules.value(row) {
+                    module = modules.value(row).into();
+                }
+                let place = (module.clone(), offsets.value(row));
+                *known.frames.entry(place).or_default() |= lines.value_length(row) > 0;
             }
         })
         .await?;
         self.each_batch(Table::Module, &["module", "symbols"], |batch| {
             let (modules, symbols) = (batch.column(0).as_binary::<i32>(), batch.column(1).as_string::<i32>());
             for row in 0..batch.num_rows() {
-                *known.modules.entry(modules.value(row).to_vec()).or_default() |=
-                    symbols.value(row) == "have";
+                *known.modules.entry(modules.value(row).into()).or_default() |= symbols.value(row) == "have";
             }
         })
         .await?;
@@ -414,9 +424,15 @@ pub fn file_sender(content: Id) -> String {
     format!("{FILE_SENDER}{content}")
 }
 
-/// True for what was not known, or is known better now.
-fn is_news(before: Option<bool>, now: bool) -> bool {
-    before.is_none_or(|before| now && !before)
+/// Notes a row; returns true for one that was not known, or has names now and had none.
+fn is_news<K: Clone + Eq + Hash>(known: &mut HashMap<K, bool>, key: &K, is_named: bool) -> bool {
+    match known.get_mut(key) {
+        Some(before) => is_named && !std::mem::replace(before, true),
+        None => {
+            known.insert(key.clone(), is_named);
+            true
+        }
+    }
 }
 
 fn id_of(bytes: &[u8]) -> Option<Id> {
@@ -454,33 +470,24 @@ fn last_numbers(blocks: &[&Block]) -> Vec<(String, i64)> {
 
 /// The samples of blocks by day and service.
 fn days_of(blocks: &[&Block]) -> Result<Vec<DayOfService>, StoreError> {
-    let mut parts: BTreeMap<(String, String), Vec<RecordBatch>> = BTreeMap::new();
-    for block in blocks.iter().filter(|block| !block.samples.is_empty()) {
-        let batch = rows::samples(block)?;
-        for (day, batch) in by_day(&batch)? {
-            parts.entry((day, block.process.service.clone())).or_default().push(batch);
+    let mut parts: BTreeMap<(String, &str), Vec<(&Process, &[Sample])>> = BTreeMap::new();
+    for Block { process, samples, .. } in blocks {
+        for samples in samples.chunk_by(|a, b| is_same_day(a.end_ms, b.end_ms)) {
+            let day = samples.first().map(|sample| day_of(sample.end_ms)).unwrap_or_default();
+            parts.entry((day, &process.service)).or_default().push((process, samples));
         }
     }
-    let together = |((day, service), batches): ((String, String), Vec<RecordBatch>)| {
-        concat_batches(&Table::Sample.schema(), &batches)
-            .map(|rows| DayOfService { day, service, rows })
-            .map_err(|error| StoreError::damaged(Table::Sample.name(), error))
-    };
-    parts.into_iter().map(together).collect()
+    parts
+        .into_iter()
+        .map(|((day, service), parts)| {
+            let rows = rows::samples(&day, service, &parts)?;
+            Ok(DayOfService { day, service: service.to_owned(), rows })
+        })
+        .collect()
 }
 
-/// Divides rows by their day. Most blocks have one.
-fn by_day(batch: &RecordBatch) -> Result<Vec<(String, RecordBatch)>, StoreError> {
-    let days = batch.column(0).as_string::<i32>();
-    let distinct: std::collections::BTreeSet<&str> = days.iter().flatten().collect();
-    let part = |day: &str| {
-        let is_of_day = days.iter().map(|value| Some(value == Some(day))).collect();
-        arrow::compute::filter_record_batch(batch, &is_of_day)
-            .map(|part| (day.to_owned(), part))
-            .map_err(|error| StoreError::damaged(Table::Sample.name(), error))
-    };
-    distinct.into_iter().map(part).collect()
-}
+/// Files of fewer rows are small enough to be merged with others.
+const ROWS_OF_A_LASTING_FILE: usize = 100_000;
 
 /// Sorts rows and writes them as an object that no commit names yet.
 async fn put_sorted(
@@ -491,7 +498,8 @@ async fn put_sorted(
     let table = log.table;
     let failed = |error: &dyn std::fmt::Display| StoreError::damaged(table.name(), error);
     let batch = sorted(table, batch).map_err(|error| failed(&error))?;
-    let mut writer = FileWriter::new(table).map_err(|error| failed(&error))?;
+    let effort = if batch.num_rows() < ROWS_OF_A_LASTING_FILE { Effort::Little } else { Effort::Much };
+    let mut writer = FileWriter::new(table, effort).map_err(|error| failed(&error))?;
     for start in (0..batch.num_rows()).step_by(BATCH_ROWS) {
         let part = batch.slice(start, BATCH_ROWS.min(batch.num_rows() - start));
         writer.write(&part).map_err(|error| failed(&error))?;

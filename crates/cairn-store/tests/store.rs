@@ -63,13 +63,34 @@ async fn numbers_are_found_in_checkpoints_and_commits() {
     assert_eq!(one.append(&given).await.unwrap(), [Appended::Duplicate; SENDERS]);
 }
 
+/// A sender need not repeat the places of its stacks as frames: they follow from the stacks.
+#[tokio::test]
+async fn places_of_stacks_become_frames_whether_they_have_names_or_not() {
+    let directory = scratch();
+    let mut store = Store::create(&path(&directory)).await.unwrap();
+    let mut unnamed = block("a", 1, 3, NOON_MS);
+    unnamed.frames.truncate(1);
+    assert_eq!(store.append(&[unnamed]).await.unwrap(), [Appended::Stored]);
+    assert_eq!(count(&store, Table::Frame).await, 3);
+    // Known places with names are news, and without names they are not, for a new store as well.
+    let mut store = Store::open(&path(&directory)).await.unwrap();
+    assert_eq!(store.append(&[block("a", 2, 3, NOON_MS)]).await.unwrap(), [Appended::Stored]);
+    assert_eq!(count(&store, Table::Frame).await, 3 + 2);
+    for mut store in [store, Store::open(&path(&directory)).await.unwrap()] {
+        let sender = format!("b{}", count(&store, Table::Block).await);
+        let mut again = block(&sender, 1, 4, NOON_MS);
+        again.frames.clear();
+        let before = count(&store, Table::Frame).await;
+        assert_eq!(store.append(&[again]).await.unwrap(), [Appended::Stored]);
+        let news = u64::from(sender == "b2");
+        assert_eq!(count(&store, Table::Frame).await, before + news, "{sender}");
+    }
+}
+
 #[tokio::test]
 async fn block_that_contradicts_itself_is_refused() {
     let directory = scratch();
     let mut store = Store::create(&path(&directory)).await.unwrap();
-    let mut wrong = block("a", 1, 2, NOON_MS);
-    wrong.stacks[0].frames[0].1 += 1;
-    assert!(matches!(store.append(&[wrong]).await, Err(StoreError::Block { .. })));
     let mut wrong = block("a", 1, 2, NOON_MS);
     wrong.samples[0].alloc_bytes = -1;
     assert!(matches!(store.append(&[wrong]).await, Err(StoreError::Block { .. })));

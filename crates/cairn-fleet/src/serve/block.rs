@@ -1,15 +1,15 @@
 //! Blocks of cairn's own senders, as JSON: `POST /v1/block`. The book describes the form.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use cairn_store::block::{Frame, Line, Module, Process, Sample, Stack};
+use cairn_store::block::{Frame, Line, Module, ModuleId, Place, Process, Sample, Stack};
 use cairn_store::{Appended, Block, Id, now_ms};
 use cairn_symbols::BuildId;
 use serde::Deserialize;
-use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, SeqAccess, Visitor};
 
 use super::body;
 use super::clock::{self, Moments};
@@ -52,7 +52,7 @@ struct Sent {
     #[serde(default)]
     modules: Vec<SentModule>,
     #[serde(default)]
-    stacks: Vec<Vec<(u32, i64)>>,
+    stacks: SentStacks,
     #[serde(default)]
     names: Vec<SentFrame>,
     #[serde(default)]
@@ -116,6 +116,70 @@ struct SentLine {
     line: Option<i64>,
     #[serde(default)]
     inlined: bool,
+}
+
+/// Stacks, each a list of pairs: the number of a module, and an offset.
+#[derive(Default)]
+struct SentStacks {
+    /// The frames of all stacks, one stack behind the other.
+    frames: Vec<(u32, i64)>,
+    /// For each stack, the number of frames up to its end.
+    ends: Vec<usize>,
+}
+
+impl SentStacks {
+    fn iter(&self) -> impl Iterator<Item = &[(u32, i64)]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| self.frames.get(start..end).unwrap_or_default())
+    }
+}
+
+impl<'de> Deserialize<'de> for SentStacks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfStacks;
+        impl<'de> Visitor<'de> for OfStacks {
+            type Value = SentStacks;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("a list of stacks")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<SentStacks, A::Error> {
+                let mut stacks = SentStacks::default();
+                while list.next_element_seed(OfFrames(&mut stacks.frames))?.is_some() {
+                    stacks.ends.push(stacks.frames.len());
+                }
+                Ok(stacks)
+            }
+        }
+        deserializer.deserialize_seq(OfStacks)
+    }
+}
+
+/// Appends the frames of one stack.
+struct OfFrames<'a>(&'a mut Vec<(u32, i64)>);
+
+impl<'de> DeserializeSeed<'de> for OfFrames<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OfFrames<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("a stack: a list of pairs of a module's number and an offset")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(frame) = list.next_element()? {
+            self.0.push(frame);
+        }
+        Ok(())
+    }
 }
 
 /// A sample: the number of its stack, the nine counters, and the variance where there is one.
@@ -201,7 +265,7 @@ pub(crate) fn parse(bytes: &[u8], received_ms: i64) -> Result<Block, Refusal> {
         return Err(Refusal::wrong("sender and number: a sender has a name and counts its blocks from 1"));
     }
     for (what, found, most) in [
-        ("stacks", sent.stacks.len(), MOST_STACKS),
+        ("stacks", sent.stacks.ends.len(), MOST_STACKS),
         ("samples", sent.samples.len(), MOST_SAMPLES),
         ("modules", sent.modules.len(), MOST_MODULES),
         ("names", sent.names.len(), MOST_NAMED),
@@ -254,18 +318,20 @@ pub(crate) fn parse(bytes: &[u8], received_ms: i64) -> Result<Block, Refusal> {
         if row.counters.iter().chain(&row.variance).any(|&count| count < 0) {
             return Err(Refusal::wrong(format!("samples[{number}]: a counter is below 0")));
         }
-        Ok(sample_of(row, stack.id, moments.end_ms, sent.slice.length))
+        Ok(sample_of(row, stack.id(), moments.end_ms, sent.slice.length))
     });
     let samples = samples.collect::<Result<Vec<_>, _>>()?;
     let frames = frames_of(&sent, &modules, &stacks)?;
-    let mut rows: BTreeMap<Vec<u8>, Module> = BTreeMap::new();
-    let named: std::collections::HashSet<&[u8]> =
-        frames.iter().filter(|frame| !frame.lines.is_empty()).map(|frame| frame.module.as_slice()).collect();
+    let mut rows: BTreeMap<ModuleId, Module> = BTreeMap::new();
+    let named: BTreeSet<&ModuleId> =
+        frames.iter().filter(|frame| !frame.lines.is_empty()).map(|frame| &frame.place.0).collect();
     for module in &modules {
-        let has_names = named.contains(module.id.as_slice());
+        let has_names = named.contains(&module.id);
         rows.entry(module.id.clone()).or_insert_with(|| Module { has_names, ..module.clone() });
     }
-    let stacks: BTreeMap<Id, Stack> = stacks.into_iter().map(|stack| (stack.id, stack)).collect();
+    let mut stacks = stacks;
+    stacks.sort_unstable_by_key(Stack::id);
+    stacks.dedup_by_key(|stack| stack.id());
     Ok(Block {
         // Names of processes, of files, and of maintenance never meet.
         sender: format!("process:{}", sent.sender),
@@ -273,7 +339,7 @@ pub(crate) fn parse(bytes: &[u8], received_ms: i64) -> Result<Block, Refusal> {
         content,
         process,
         samples,
-        stacks: stacks.into_values().collect(),
+        stacks,
         shapes: Vec::new(),
         frames,
         modules: rows.into_values().collect(),
@@ -328,7 +394,10 @@ fn module_of(sent: &SentModule) -> Result<Module, Refusal> {
     let build_id = build_id_of("modules.build_id", &sent.build_id)?;
     Ok(Module {
         has_build_id: !build_id.is_empty(),
-        id: if build_id.is_empty() { Id::of_module(&sent.path).bytes().to_vec() } else { build_id },
+        id: match build_id.as_slice() {
+            [] => Id::of_module(&sent.path).bytes().as_slice().into(),
+            build_id => build_id.into(),
+        },
         path: sent.path.clone(),
         has_names: false,
     })
@@ -374,27 +443,24 @@ fn sample_of(row: &Row, stack: Id, end_ms: i64, slice_ms: i64) -> Sample {
     }
 }
 
-/// All places of the stacks, with the names that the sender has for them.
+/// The names that the sender has for places of its stacks.
 fn frames_of(sent: &Sent, modules: &[Module], stacks: &[Stack]) -> Result<Vec<Frame>, Refusal> {
-    let mut places: HashMap<(&[u8], i64), Vec<Line>> = HashMap::new();
-    for stack in stacks {
-        for (module, offset) in &stack.frames {
-            places.entry((module, *offset)).or_default();
-        }
+    if sent.names.is_empty() {
+        return Ok(Vec::new());
     }
+    let places: HashSet<&Place> = stacks.iter().flat_map(Stack::frames).collect();
+    let mut frames: BTreeMap<Place, Vec<Line>> = BTreeMap::new();
     for (number, named) in sent.names.iter().enumerate() {
         let absent = || Refusal::wrong(format!("names[{number}]: no stack has this place"));
         let module = modules.get(named.module as usize).ok_or_else(absent)?;
-        let lines = places.get_mut(&(module.id.as_slice(), named.offset)).ok_or_else(absent)?;
+        let place = (module.id.clone(), named.offset);
+        if !places.contains(&place) {
+            return Err(absent());
+        }
         at_most("lines of a place", named.lines.len(), MOST_LINES)?;
-        *lines = named.lines.iter().map(line_of).collect::<Result<_, _>>()?;
+        frames.insert(place, named.lines.iter().map(line_of).collect::<Result<_, _>>()?);
     }
-    let mut frames: Vec<Frame> = places
-        .into_iter()
-        .map(|((module, offset), lines)| Frame { module: module.to_vec(), offset, lines })
-        .collect();
-    frames.sort_unstable_by(|a, b| (&a.module, a.offset).cmp(&(&b.module, b.offset)));
-    Ok(frames)
+    Ok(frames.into_iter().map(|(place, lines)| Frame { place, lines }).collect())
 }
 
 fn line_of(sent: &SentLine) -> Result<Line, Refusal> {

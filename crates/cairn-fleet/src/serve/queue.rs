@@ -47,7 +47,7 @@ pub(crate) struct Pace {
 fn weight(blocks: &[Block]) -> u64 {
     let of_block = |block: &Block| {
         let samples = block.samples.len() * size_of::<Sample>();
-        let stacks = block.stacks.iter().map(|stack| 128 + stack.frames.len() * 64).sum::<usize>();
+        let stacks = block.stacks.iter().map(|stack| 128 + size_of_val(stack.frames())).sum::<usize>();
         let shapes = block.shapes.iter().map(|shape| 64 + shape.frames.len() * 2 * size_of::<ShapeFrame>());
         let frames = block.frames.iter().map(|frame| 96 + frame.lines.len() * 2 * size_of::<Line>());
         let labels = block.process.labels.iter().map(|(key, value)| 96 + key.len() + value.len());

@@ -7,7 +7,7 @@ use std::fs::File;
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
-use cairn_store::block::{Frame, Line, Module, Process, Sample, Shape, ShapeFrame, Stack};
+use cairn_store::block::{Frame, Line, Module, ModuleId, Process, Sample, Shape, ShapeFrame, Stack};
 use cairn_store::{Block, Id, Store, Table};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
@@ -22,7 +22,7 @@ pub(crate) fn scratch() -> tempfile::TempDir {
 
 /// A block of a process: `rows` samples of one byte in `number` blocks.
 pub(crate) fn block(sender: &str, number: i64, rows: usize, end_ms: i64) -> Block {
-    let build_id = vec![7; 20];
+    let build_id = ModuleId::from(&[7; 20][..]);
     let (mut samples, mut stacks, mut shapes, mut frames) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for row in 0..rows {
         let offset = 16 * row as i64;
@@ -37,7 +37,7 @@ pub(crate) fn block(sender: &str, number: i64, rows: usize, end_ms: i64) -> Bloc
         samples.push(Sample {
             end_ms,
             slice_ms: 1000,
-            stack: stack.id,
+            stack: stack.id(),
             live_bytes: 1,
             live_blocks: number,
             ..Sample::default()
@@ -50,7 +50,7 @@ pub(crate) fn block(sender: &str, number: i64, rows: usize, end_ms: i64) -> Bloc
             line: Some(1),
             is_inlined: false,
         };
-        frames.push(Frame { module: build_id.clone(), offset, lines: vec![line] });
+        frames.push(Frame { place: (build_id.clone(), offset), lines: vec![line] });
     }
     let process = Process {
         id: Id::of_content([sender.as_bytes()]),
