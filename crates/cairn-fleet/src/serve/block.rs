@@ -305,22 +305,20 @@ pub(crate) fn parse(bytes: &[u8], received_ms: i64) -> Result<Block, Refusal> {
     process.clock_offset_ms = moments.offset_ms;
 
     let modules = sent.modules.iter().map(module_of).collect::<Result<Vec<_>, _>>()?;
-    let stacks = sent
-        .stacks
-        .iter()
-        .enumerate()
-        .map(|(number, frames)| stack_of(number, frames, &modules))
-        .collect::<Result<Vec<_>, _>>()?;
-    let samples = sent.samples.iter().enumerate().map(|(number, row)| {
-        let stack = stacks.get(row.stack as usize).ok_or_else(|| {
+    let mut stacks = Vec::with_capacity(sent.stacks.ends.len());
+    for (number, frames) in sent.stacks.iter().enumerate() {
+        stacks.push(stack_of(number, frames, &modules)?);
+    }
+    let mut samples = Vec::with_capacity(sent.samples.len());
+    for (number, row) in sent.samples.iter().enumerate() {
+        let stack: &Stack = stacks.get(row.stack as usize).ok_or_else(|| {
             Refusal::wrong(format!("samples[{number}]: stack {}, and there are {}", row.stack, stacks.len()))
         })?;
         if row.counters.iter().chain(&row.variance).any(|&count| count < 0) {
             return Err(Refusal::wrong(format!("samples[{number}]: a counter is below 0")));
         }
-        Ok(sample_of(row, stack.id(), moments.end_ms, sent.slice.length))
-    });
-    let samples = samples.collect::<Result<Vec<_>, _>>()?;
+        samples.push(sample_of(row, stack.id(), moments.end_ms, sent.slice.length));
+    }
     let frames = frames_of(&sent, &modules, &stacks)?;
     let mut rows: BTreeMap<ModuleId, Module> = BTreeMap::new();
     let named: BTreeSet<&ModuleId> =
@@ -405,13 +403,14 @@ fn module_of(sent: &SentModule) -> Result<Module, Refusal> {
 
 fn stack_of(number: usize, frames: &[(u32, i64)], modules: &[Module]) -> Result<Stack, Refusal> {
     at_most("frames of a stack", frames.len(), MOST_FRAMES)?;
-    let place = |&(module, offset): &(u32, i64)| {
-        let module = modules.get(module as usize).ok_or_else(|| {
+    let mut places = Vec::with_capacity(frames.len());
+    for &(module, offset) in frames {
+        let known = modules.get(module as usize).ok_or_else(|| {
             Refusal::wrong(format!("stacks[{number}]: module {module}, and there are {}", modules.len()))
         })?;
-        Ok((module.id.clone(), offset))
-    };
-    Ok(Stack::new(frames.iter().map(place).collect::<Result<Vec<_>, Refusal>>()?, None))
+        places.push((known.id.clone(), offset));
+    }
+    Ok(Stack::new(places, None))
 }
 
 fn sample_of(row: &Row, stack: Id, end_ms: i64, slice_ms: i64) -> Sample {
