@@ -1,0 +1,77 @@
+//! Observes loads and unloads, in the loader.
+//!
+//! The observation begins before the list of loaded modules is read, so that nothing in between is
+//! missed. The loader calls the function below under its lock: after it has mapped a module and
+//! before it runs code of it, and after the last code of a module and before it unmaps it.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use super::calls::{DllNotification, LdrRegisterDllNotification, LdrUnregisterDllNotification};
+use super::module_list::{LOADS, UNLOADS};
+use crate::modules;
+use crate::os::ErrnoGuard;
+
+/// Observes loads and unloads from now on, once for the process.
+pub(crate) fn observe() {
+    if IS_OBSERVED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let mut cookie = core::ptr::null_mut();
+    // SAFETY: the function has this type, and stays until `stop` removes the registration.
+    let status = unsafe { LdrRegisterDllNotification(0, on_change, core::ptr::null_mut(), &raw mut cookie) };
+    if status < 0 {
+        IS_OBSERVED.store(false, Ordering::Release);
+    } else {
+        COOKIE.store(cookie, Ordering::Release);
+    }
+}
+
+/// Ends the observation, before this code is unloaded.
+pub(crate) fn stop() {
+    let cookie = COOKIE.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    if !cookie.is_null() {
+        // SAFETY: the cookie of a registration, which is removed once.
+        unsafe { LdrUnregisterDllNotification(cookie) };
+    }
+}
+
+static IS_OBSERVED: AtomicBool = AtomicBool::new(false);
+/// What the loader has given for the registration; null for none.
+static COOKIE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// True when a module was unloaded since captures last forgot what they had learned.
+static IS_OUTDATED: AtomicBool = AtomicBool::new(false);
+
+const LOADED: u32 = 1;
+const UNLOADED: u32 = 2;
+
+/// Called by the loader for each load and unload.
+///
+/// # Safety
+///
+/// `change` is the loader's.
+unsafe extern "system" fn on_change(reason: u32, change: *const DllNotification, _: *mut c_void) {
+    // SAFETY: valid until this function returns, by contract.
+    let Some(change) = (unsafe { change.as_ref() }) else { return };
+    let _errno = ErrnoGuard::new();
+    match reason {
+        LOADED => {
+            LOADS.fetch_add(1, Ordering::AcqRel);
+            // Another module may have been there: what was learned of its addresses is forgotten,
+            // before this one's code runs.
+            if IS_OUTDATED.swap(false, Ordering::AcqRel) {
+                cairn_capture::while_unloading(|| ());
+            }
+            modules::note_load(change.base);
+        }
+        UNLOADED => {
+            UNLOADS.fetch_add(1, Ordering::AcqRel);
+            modules::note_unload(change.base);
+            // The module is still mapped: the threads' caches are emptied now, and the addresses
+            // are compared again when something else may lie there.
+            cairn_capture::while_unloading(|| ());
+            IS_OUTDATED.store(true, Ordering::Release);
+        }
+        _ => {}
+    }
+}
