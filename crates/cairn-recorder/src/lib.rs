@@ -70,7 +70,7 @@
 //! | `requests` | pauses and resumes; starts children | `epochs`, `mode`, `os`, `recorder` |
 //! | `tables` | writes records of tables | `recorder`, `spool`, `table_log` |
 //! | [`modules`] | writes loads and unloads | `build_id`, `clock`, `module_list`, `module_table`, `os`, `recorder`, `spool`, `tables`, `writer` |
-//! | `notifications` | loads and unloads, as Windows states them | `calls`, `module_list`, `modules`, `os` |
+//! | `notifications` | loads and unloads, as Windows states them | `calls`, `module_list`, `modules`, `os`, `requests` |
 //! | `interpreters` | writes code of interpreters | `os`, `recorder`, `tables` |
 //! | `stacks` | writes new stacks | `interpreters`, `modules`, `os`, `recorder`, `tables` |
 //! | `lanes` | takes a lane on the slow path; stamps; first event of a thread | `clock`, `epochs`, `os`, `recorder`, `requests`, `spool`, `thread_log`, `writer` |

@@ -1,8 +1,8 @@
 //! Finds in a loaded module's memory what identifies its build.
 //!
 //! The *build id* of a PE file is what its debug directory names its PDB by: a GUID and the age,
-//! 20 bytes in the order of the file. Without that it has none; the time stamp of its headers and
-//! the size of the image identify it then.
+//! 20 bytes in the order of the file. Without that it is the time stamp of its headers, the size of
+//! the image and its checksum, 12 bytes; with neither stamp nor checksum the module has none.
 
 use cairn_capture::{LoadedModule, read_own_memory};
 
@@ -16,7 +16,7 @@ pub(crate) fn of_module<'a>(module: &LoadedModule, _is_program: bool, into: &'a 
 
 /// Returns the build id of the module at this address; empty if it has none.
 pub(crate) fn at(base: u64, into: &mut [u8]) -> &[u8] {
-    let length = find(base, into).unwrap_or(0);
+    let length = find(base, into).or_else(|| of_headers(base, into)).unwrap_or(0);
     into.get(..length).unwrap_or_default()
 }
 
@@ -47,6 +47,20 @@ fn find(base: u64, into: &mut [u8]) -> Option<usize> {
         }
     }
     None
+}
+
+fn of_headers(base: u64, into: &mut [u8]) -> Option<usize> {
+    let headers = Headers::at(base)?;
+    let (stamp, size) = headers.stamp_and_size()?;
+    let checksum = headers.word(88)?;
+    if stamp == 0 && checksum == 0 {
+        return None;
+    }
+    let place = into.get_mut(..12)?;
+    for (place, word) in place.chunks_exact_mut(4).zip([stamp, size, checksum]) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    Some(place.len())
 }
 
 /// The headers of a PE file in memory.

@@ -137,6 +137,7 @@ unsafe extern "system" {
         context: *mut c_void,
         cookie: *mut *mut c_void,
     ) -> i32;
+    pub(crate) fn RtlDllShutdownInProgress() -> u8;
     pub(crate) fn LdrUnregisterDllNotification(cookie: *mut c_void) -> i32;
 }
 

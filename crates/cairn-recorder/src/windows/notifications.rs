@@ -7,10 +7,13 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use super::calls::{DllNotification, LdrRegisterDllNotification, LdrUnregisterDllNotification};
+use super::calls::{
+    DllNotification, LdrRegisterDllNotification, LdrUnregisterDllNotification, RtlDllShutdownInProgress,
+};
 use super::module_list::{LOADS, UNLOADS};
 use crate::modules;
 use crate::os::ErrnoGuard;
+use crate::requests::is_under_way;
 
 /// Observes loads and unloads from now on, once for the process.
 pub(crate) fn observe() {
@@ -53,6 +56,11 @@ const UNLOADED: u32 = 2;
 unsafe extern "system" fn on_change(reason: u32, change: *const DllNotification, _: *mut c_void) {
     // SAFETY: valid until this function returns, by contract.
     let Some(change) = (unsafe { change.as_ref() }) else { return };
+    // Wine unloads all modules at the end of the process.
+    // SAFETY: the function reads a variable of the loader.
+    if unsafe { RtlDllShutdownInProgress() } != 0 {
+        return;
+    }
     let _errno = ErrnoGuard::new();
     match reason {
         LOADED => {
@@ -62,11 +70,15 @@ unsafe extern "system" fn on_change(reason: u32, change: *const DllNotification,
             if IS_OUTDATED.swap(false, Ordering::AcqRel) {
                 cairn_capture::while_unloading(|| ());
             }
-            modules::note_load(change.base);
+            if is_under_way() {
+                modules::note_load(change.base);
+            }
         }
         UNLOADED => {
             UNLOADS.fetch_add(1, Ordering::AcqRel);
-            modules::note_unload(change.base);
+            if is_under_way() {
+                modules::note_unload(change.base);
+            }
             // The module is still mapped: the threads' caches are emptied now, and the addresses
             // are compared again when something else may lie there.
             cairn_capture::while_unloading(|| ());
