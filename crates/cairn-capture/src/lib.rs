@@ -293,7 +293,7 @@ pub use stacks::{
     visit_own_memory as own_memory, while_unloading,
 };
 #[cfg(windows)]
-pub use stacks::{add_function_table, remove_function_table};
+pub use stacks::{add_function_table, forget_module, remove_function_table};
 #[cfg(any(target_os = "linux", windows))]
 #[doc(hidden)]
 pub use stacks::{cairn_capture_here, follow_after};

@@ -20,6 +20,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 unsafe extern "system" {
     fn LoadLibraryA(name: *const i8) -> *mut c_void;
     fn FreeLibrary(module: *mut c_void) -> i32;
+    fn GetProcAddress(module: *mut c_void, name: *const i8) -> *mut c_void;
     fn GetLastError() -> u32;
     fn SetLastError(error: u32);
     fn QueryPerformanceCounter(count: *mut i64) -> i32;
@@ -82,6 +83,55 @@ fn modules_come_and_go_between_the_marks() {
         assert!(module.path.starts_with(r"C:\") && module.end > module.start, "{module:?}");
     }
     assert!(moments.is_sorted(), "loads and unloads lie between the marks of their time: {moments:?}");
+}
+
+type Compare = extern "C" fn(*const c_void, *const c_void) -> i32;
+type Sort = extern "C" fn(*mut c_void, usize, usize, Compare);
+
+extern "C" fn mark_and_compare(_: *const c_void, _: *const c_void) -> i32 {
+    mark("compare");
+    0
+}
+
+#[test]
+fn a_module_that_returns_to_its_place_has_new_frames() {
+    const LIBRARY: &str = "msvcr100.dll";
+    let mut bases = Vec::new();
+    let spool = record("returns", || {
+        for _ in 0..3 {
+            bases.push(load(LIBRARY));
+            let module = bases[bases.len() - 1];
+            // SAFETY: the library has a function of this name and type.
+            let sort = unsafe {
+                std::mem::transmute::<*mut c_void, Sort>(GetProcAddress(
+                    module as *mut c_void,
+                    c"qsort".as_ptr(),
+                ))
+            };
+            let mut pair = [2_u64, 1];
+            sort(pair.as_mut_ptr().cast(), pair.len(), 8, mark_and_compare);
+            unload(module);
+        }
+    });
+    assert!(bases.iter().all(|base| *base == bases[0]), "the loader puts it elsewhere: {bases:x?}");
+    let found: Vec<u32> = spool
+        .marks
+        .iter()
+        .map(|mark| {
+            let modules = spool.stack(mark.stack).into_iter().map(|(_, _, module)| module);
+            let through = modules.filter(|number| {
+                let path = spool.modules.get(number).map(|module| module.path.to_lowercase());
+                path.is_some_and(|path| path.ends_with(LIBRARY))
+            });
+            let through: Vec<u32> = through.collect();
+            let module = &spool.modules[&through[0]];
+            let is_of_its_time = module.loaded < mark.counter && mark.counter < module.unloaded.unwrap();
+            assert!(is_of_its_time, "{module:?} at {}", mark.counter);
+            through[0]
+        })
+        .collect();
+    assert!(found.len() >= 3 && found.is_sorted());
+    assert_ne!(found[0], found[found.len() - 1]);
 }
 
 #[test]

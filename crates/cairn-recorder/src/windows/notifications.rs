@@ -7,6 +7,8 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use cairn_format::AbsoluteAddress;
+
 use super::calls::{
     DllNotification, LdrRegisterDllNotification, LdrUnregisterDllNotification, RtlDllShutdownInProgress,
 };
@@ -42,8 +44,6 @@ pub(crate) fn stop() {
 static IS_OBSERVED: AtomicBool = AtomicBool::new(false);
 /// What the loader has given for the registration; null for none.
 static COOKIE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-/// True when a module was unloaded since captures last forgot what they had learned.
-static IS_OUTDATED: AtomicBool = AtomicBool::new(false);
 
 const LOADED: u32 = 1;
 const UNLOADED: u32 = 2;
@@ -65,11 +65,6 @@ unsafe extern "system" fn on_change(reason: u32, change: *const DllNotification,
     match reason {
         LOADED => {
             LOADS.fetch_add(1, Ordering::AcqRel);
-            // Another module may have been there: what was learned of its addresses is forgotten,
-            // before this one's code runs.
-            if IS_OUTDATED.swap(false, Ordering::AcqRel) {
-                cairn_capture::while_unloading(|| ());
-            }
             if is_under_way() {
                 modules::note_load(change.base);
             }
@@ -79,10 +74,8 @@ unsafe extern "system" fn on_change(reason: u32, change: *const DllNotification,
             if is_under_way() {
                 modules::note_unload(change.base);
             }
-            // The module is still mapped: the threads' caches are emptied now, and the addresses
-            // are compared again when something else may lie there.
-            cairn_capture::while_unloading(|| ());
-            IS_OUTDATED.store(true, Ordering::Release);
+            let end = change.base.saturating_add(change.bytes.into());
+            cairn_capture::forget_module(AbsoluteAddress::new(change.base), AbsoluteAddress::new(end));
         }
         _ => {}
     }
