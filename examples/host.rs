@@ -1,8 +1,8 @@
 //! A program whose modules come and go while it is recorded: what `cairn play` has to tell apart.
 //!
 //! `host DIRECTORY RECORDING` loads `libfoo测试.so` and `libbar.so` from the directory, on Windows
-//! `foo测试.dll` and `bar.dll` (`modules/build.sh` makes them), calls through both, and then lets the same addresses be, one
-//! after the other,
+//! `foo测试.dll` and `bar.dll` (`modules/build.sh` makes them), calls through both, and then lets the
+//! same addresses be, one after the other,
 //!
 //! ```text
 //!   foo -> nothing -> code without a file, as a JIT compiler makes it -> qux        and foo comes back elsewhere

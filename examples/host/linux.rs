@@ -62,8 +62,9 @@ impl Module {
     }
 }
 
-/// Maps a page of machine code at `place`, which belongs to no module and calls its first argument
-/// with its second one.
+/// Maps a page of machine code at `place`, which belongs to no module.
+///
+/// The code calls its first argument with its second one.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn map_code(place: usize) -> Result<*mut c_void, Box<dyn Error>> {
     const CODE: &[u8] = &[

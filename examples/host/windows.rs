@@ -58,8 +58,9 @@ impl Module {
     }
 }
 
-/// Takes a page of machine code at `place`, which belongs to no module and calls its first argument
-/// with its second one.
+/// Takes a page of machine code at `place`, which belongs to no module.
+///
+/// The code calls its first argument with its second one.
 pub(crate) fn map_code(place: usize) -> Result<*mut c_void, Box<dyn Error>> {
     const CODE: &[u8] = &[
         0x55, // push rbp
