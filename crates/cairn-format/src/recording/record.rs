@@ -255,7 +255,8 @@ pub struct LoadedModule<'a> {
     pub bias: u64,
     /// The GNU build id, or what identifies a build on Windows; empty when it has none.
     ///
-    /// There it is GUID and age of the PDB, 20 bytes, or time stamp, image size and checksum, 12 bytes.
+    /// There it is GUID and age of the PDB, 20 bytes, or time stamp, image size and checksum, 12
+    /// bytes.
     pub build_id: &'a [u8],
     /// The path as the loader knows it; bytes, as paths are, and WTF-8 on Windows.
     pub path: &'a [u8],

@@ -1,6 +1,6 @@
 //! The functions of ntdll and kernel32 that the recorder calls, declared by hand.
 //!
-//! Of ntdll those are chosen that allocate nothing and take no lock of the process.
+//! Those of ntdll are chosen because they allocate nothing and take no lock of the process.
 
 use core::ffi::c_void;
 

@@ -47,6 +47,6 @@ pub(crate) fn answer(status: i32) -> Result<(), Errno> {
     if status >= 0 {
         return Ok(());
     }
-    // SAFETY: the function looks the number up in a table.
+    // SAFETY: the function searches a table for the number.
     Err(Errno(unsafe { RtlNtStatusToDosError(status) } as i32))
 }

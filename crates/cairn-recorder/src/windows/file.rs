@@ -164,7 +164,7 @@ impl File {
         Ok(Self(handle))
     }
 
-    /// Stands for memory without a file.
+    /// Returns the file of memory that is no file.
     pub(crate) fn in_memory(_name: &CStr) -> Result<Self, Errno> {
         Ok(Self(ptr::null_mut()))
     }

@@ -42,7 +42,7 @@ pub(crate) fn stop() {
 }
 
 static IS_OBSERVED: AtomicBool = AtomicBool::new(false);
-/// What the loader has given for the registration; null for none.
+/// Identifies the registration to the loader; null for none.
 static COOKIE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 const LOADED: u32 = 1;

@@ -24,8 +24,9 @@ pub(crate) use super::memory::{forget, lengthen, unmap, zeroed, zeroed_apart};
 const PROCESS_ID: usize = 0x40;
 const THREAD_ID: usize = 0x48;
 
-/// Restores the last error when it goes out of scope: the program must not see errors that it did
-/// not cause.
+/// Restores the last error when it goes out of scope.
+///
+/// The program must not see errors that it did not cause.
 pub(crate) struct ErrnoGuard(Errno);
 
 impl ErrnoGuard {

@@ -1,4 +1,5 @@
-//! SIGKILL, or `TerminateProcess`, at random moments: every spool opens, no committed event is lost, none is invented.
+//! SIGKILL, or `TerminateProcess`, at random moments: every spool opens, no committed event is
+//! lost, none is invented.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
