@@ -4,7 +4,7 @@
 //! ```
 //! # let directory = std::env::temp_dir();
 //! # let path = directory.join(format!("doc-{}.cairn", std::process::id()));
-//! # let path_bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+//! # let path_bytes = path.as_os_str().as_encoded_bytes();
 //! use cairn_recorder::{EndReason, MarkValue, Options, is_recording, mark, mark_value, start, stop};
 //!
 //! start(&Options::new(path_bytes))?;
@@ -33,6 +33,13 @@
 //! The program continues; the recording ends, and states the reason and the number of lost events.
 //! After a fork the child records nothing until it calls [`start`] itself, and never touches its
 //! parent's file.
+//!
+//! # Systems
+//!
+//! Linux on x86-64 and AArch64, and Windows on x86-64. There the path is UTF-8, or WTF-8 as
+//! `OsStr::as_encoded_bytes` returns it; loads, unloads and the ends of threads are noticed without
+//! a call of the program; nothing forks. Tested in wine 8 only.
+//! `docs/design/0018-recordings-on-windows.md` says how it works.
 //!
 //! # Modules
 //!
@@ -70,13 +77,13 @@
 //! | `requests` | pauses and resumes; starts children | `epochs`, `mode`, `os`, `recorder` |
 //! | `tables` | writes records of tables | `recorder`, `spool`, `table_log` |
 //! | [`modules`] | writes loads and unloads | `build_id`, `clock`, `module_list`, `module_table`, `os`, `recorder`, `spool`, `tables`, `writer` |
-//! | `notifications` | loads and unloads, as Windows states them | `calls`, `module_list`, `modules`, `os`, `requests` |
 //! | `interpreters` | writes code of interpreters | `os`, `recorder`, `tables` |
 //! | `stacks` | writes new stacks | `interpreters`, `modules`, `os`, `recorder`, `tables` |
 //! | `lanes` | takes a lane on the slow path; stamps; first event of a thread | `clock`, `epochs`, `os`, `recorder`, `requests`, `spool`, `thread_log`, `writer` |
 //! | `sampling` | remembers chosen blocks | `chooser`, `lanes`, `os`, `thread_log` |
 //! | [`heap`] | events of the heap | `clock`, `epochs`, `lanes`, `mode`, `recorder`, `requests`, `sampling`, `spool`, `thread_log`, `writer` |
 //! | `ending` | ends a recording, unmaps it | `clock`, `lanes`, `mode`, `os`, `recorder`, `sampling`, `thread_log` |
+//! | `notifications` | loads and unloads, as Windows states them | `calls`, `ending`, `module_list`, `modules`, `os`, `requests` |
 //! | `exits` | ends of threads and of the process, on Windows | `ending`, `lanes`, `notifications` |
 //! | `dump` | copies a recording, flushes it | `os`, `path_text`, `recorder`, `spool`, `tables` |
 //! | `start` | starts a recording | `epochs`, `fact_list`, `facts`, `lanes`, `mode`, `module_list`, `modules`, `notifications`, `os`, `path_text`, `recorder`, `requests`, `sampling`, `spool`, `stacks`, `thread_word` |

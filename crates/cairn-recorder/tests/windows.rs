@@ -5,9 +5,12 @@
 mod support;
 
 use std::ffi::{CString, c_void};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 
 use cairn_capture::capture;
+use cairn_format::recording::control;
 use cairn_recorder::{
     EndReason, Keep, MarkValue, Options, StartError, dump, flush, heap, mark, mark_value, start, stop,
 };
@@ -307,4 +310,57 @@ fn last_error_and_clocks_are_the_programs() {
     let after = performance_nanos();
     assert!((before..=after).contains(&spool.header.start_monotonic_nanos));
     assert!(spool.header.start_wall_nanos.abs_diff(wall) < 60_000_000_000);
+}
+
+/// The path that this process records to as the child of a test; `None` in the test itself.
+fn path_of_child() -> Option<PathBuf> {
+    std::env::var_os("CAIRN_TEST_CHILD").map(PathBuf::from)
+}
+
+/// Runs the test of this name as a child; returns how it ended, and its recording.
+fn run_child(test: &str) -> (ExitStatus, Vec<u8>) {
+    let path = fresh_path(test);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env("CAIRN_TEST_CHILD", &path);
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).expect("the process has ended");
+    (status, bytes)
+}
+
+fn mark_many() {
+    (0..1000).for_each(|number| mark_value("one of many", MarkValue::Integer(number)));
+}
+
+fn control_word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+#[test]
+fn a_crash_loses_no_mark() {
+    if let Some(path) = path_of_child() {
+        start(&Options::new(path.as_os_str().as_encoded_bytes())).unwrap();
+        mark_many();
+        std::process::abort();
+    }
+    let (status, bytes) = run_child("a_crash_loses_no_mark");
+    assert!(!status.success());
+    assert_eq!(Spool::read(&bytes).marks.len(), 1000);
+    assert_eq!(control_word(&bytes, control::EXITING), 0, "a crash is no orderly end");
+}
+
+#[test]
+fn an_orderly_end_is_noted_with_its_moment() {
+    if let Some(path) = path_of_child() {
+        start(&Options::new(path.as_os_str().as_encoded_bytes())).unwrap();
+        mark_many();
+        std::process::exit(7);
+    }
+    let (status, bytes) = run_child("an_orderly_end_is_noted_with_its_moment");
+    assert_eq!(status.code(), Some(7));
+    let spool = Spool::read(&bytes);
+    assert_eq!(spool.marks.len(), 1000);
+    assert_eq!(control_word(&bytes, control::EXITING), 1);
+    assert!(control_word(&bytes, control::EXIT_COUNTER) > spool.marks[999].counter);
+    assert!(spool.modules.values().all(|module| module.unloaded.is_none()));
 }

@@ -13,6 +13,7 @@ use super::calls::{
     DllNotification, LdrRegisterDllNotification, LdrUnregisterDllNotification, RtlDllShutdownInProgress,
 };
 use super::module_list::{LOADS, UNLOADS};
+use crate::ending;
 use crate::modules;
 use crate::os::ErrnoGuard;
 use crate::requests::is_under_way;
@@ -56,10 +57,11 @@ const UNLOADED: u32 = 2;
 unsafe extern "system" fn on_change(reason: u32, change: *const DllNotification, _: *mut c_void) {
     // SAFETY: valid until this function returns, by contract.
     let Some(change) = (unsafe { change.as_ref() }) else { return };
-    // Wine unloads all modules at the end of the process.
+    // At the end of the process wine unloads all modules, and does not call the program's own
+    // functions for it (`exits`), which Windows does.
     // SAFETY: the function reads a variable of the loader.
     if unsafe { RtlDllShutdownInProgress() } != 0 {
-        return;
+        return ending::exiting();
     }
     let _errno = ErrnoGuard::new();
     match reason {

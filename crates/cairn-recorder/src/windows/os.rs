@@ -311,3 +311,18 @@ pub(crate) fn link(_file: &File, _path: &CStr) -> Result<(), Errno> {
 pub(crate) fn unlink(path: &CStr) {
     File::remove(path);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_about_this_process_are_known() {
+        assert!(peak_resident_bytes() > 1 << 20, "in wine it is unknown at the end of the process");
+        assert!(!has_ended(thread_id()) && has_ended(0x3fff_fffc));
+        let (before, wall) = (monotonic_nanos(), wall_nanos());
+        sleep_micros(20_000);
+        let (slept, passed) = (monotonic_nanos() - before, wall_nanos() - wall);
+        assert!(slept >= 15_000_000 && passed >= 15_000_000, "{slept} ns and {passed} ns");
+    }
+}
