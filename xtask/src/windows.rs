@@ -24,8 +24,8 @@ use crate::debian::{self, Tool};
 use crate::portability::{APPLE, Compiler, library_source};
 use crate::process::{self, Failure, Outcome, at, cargo, read, workspace_root};
 
-/// The crates that read, and what they need. The crates that record join when they run there.
-const READING_CRATES: &[&str] = &[
+/// The crates that read, the recorder, and what they need.
+const CRATES: &[&str] = &[
     "cairn-analysis",
     "cairn-cli",
     "cairn-exchange",
@@ -34,6 +34,7 @@ const READING_CRATES: &[&str] = &[
     "cairn-heap",
     "cairn-logs",
     "cairn-memory",
+    "cairn-recorder",
     "cairn-recording",
     "cairn-symbols",
     "cairn-unwind",
@@ -205,7 +206,7 @@ fn cargo_for(compiler: &Compiler, subcommand: &str, triple: &str, sysroot: &Path
 fn test(toolchain: &Toolchain) -> Outcome {
     let mut command = toolchain.cargo("test");
     command.args(["--lib", "--bins", "--tests"]);
-    for name in READING_CRATES {
+    for name in CRATES {
         command.args(["--package", name]);
     }
     if std::env::var_os("PROPTEST_CASES").is_none() {
@@ -247,11 +248,11 @@ fn check_msvc() -> Outcome {
         fs::write(&complete, "").map_err(at(&complete))?;
     }
     let mut command = cargo_for(&compiler, "check", MSVC_TRIPLE, &sysroot);
-    for name in READING_CRATES {
+    for name in CRATES {
         command.args(["--package", name]);
     }
     process::run(&mut command)?;
-    println!("checked: {} for {MSVC_TRIPLE}", READING_CRATES.join(", "));
+    println!("checked: {} for {MSVC_TRIPLE}", CRATES.join(", "));
     println!("not checked: the link with Microsoft's libraries, and every run: neither is to be had here");
     Ok(())
 }

@@ -161,11 +161,11 @@ pub fn without_recorder(frames: &[SourceFrame]) -> &[SourceFrame] {
     frames.get(count..).unwrap_or_default()
 }
 
-/// Detects `cairn-recorder-0.1.0/src/marks.rs`, in any build directory.
+/// Detects `cairn-recorder-0.1.0/src/marks.rs`, also in folders of `src`, in any build directory.
 fn is_source_of_recorder(file: &str) -> bool {
     let mut parts = file.rsplit(['/', '\\']).skip(1);
     let is_crate = |part: &str| part.starts_with("cairn-recorder") || part.starts_with("cairn-capture");
-    parts.next() == Some("src") && parts.next().is_some_and(is_crate)
+    parts.any(|part| part == "src") && parts.next().is_some_and(is_crate)
 }
 
 /// Converts the separators of a Windows path, for its last component and for path maps.
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn names_omit_inlined_recorder_functions() {
         let own = [
-            frame("/home/me/.cargo/registry/src/x/cairn-capture-0.1.0/src/entry.rs", true),
+            frame("/home/me/.cargo/registry/src/x/cairn-capture-0.1.0/src/stacks/entry.rs", true),
             frame("/build/crates/cairn-recorder/src/marks.rs", true),
         ];
         let program = [frame("/build/app/src/marks.rs", true), frame("/build/app/src/main.rs", false)];

@@ -293,7 +293,9 @@ pub use stacks::{
     visit_own_memory as own_memory, while_unloading,
 };
 #[cfg(windows)]
-pub use stacks::{FindFunction, add_function_table, add_function_table_callback, remove_function_table};
+pub use stacks::{
+    FindFunction, add_function_table, add_function_table_callback, forget_module, remove_function_table,
+};
 #[cfg(any(target_os = "linux", windows))]
 #[doc(hidden)]
 pub use stacks::{cairn_capture_here, follow_after};

@@ -23,6 +23,7 @@
 //!
 //! A [`Profile`] holds stacks of named frames, each with several numbers; most formats are written
 //! from it. Formats that need the order of events are written from the events.
+//! [`write_tracker`] writes the events of modules and marks as call-stack-tracker does.
 //! [`Written::losses`] lists, in sentences for the user, what a format could not store.
 //!
 //! | module | task |
@@ -43,5 +44,6 @@ mod model;
 
 pub use dispatch::target::{self, Compression, Subject, Target, Written, write};
 pub use error::ExchangeError;
+pub use formats::tracker::write as write_tracker;
 pub use model::marks;
 pub use model::profile::{self, Column, Profile, Unit};

@@ -27,7 +27,7 @@
 /// }
 /// pool_allocated(0x1000, 16);
 /// ```
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(windows)))]
 #[macro_export]
 macro_rules! jump_with_call_site {
     (1, $hook:path) => { $crate::jump_with_call_site! { @ $hook, "rsi", "rdx", "rcx" } };

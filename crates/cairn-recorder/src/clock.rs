@@ -2,6 +2,8 @@
 
 use cairn_format::recording::{Clock, CounterKind};
 
+use crate::os;
+
 /// Kind of the counter that [`counter`] reads.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const KIND: CounterKind = CounterKind::TimeStampCounter;
@@ -56,19 +58,12 @@ pub(crate) fn reading() -> Clock {
     let mut best = (u64::MAX, 0, 0);
     for _ in 0..READING_ATTEMPTS {
         let before = counter();
-        let monotonic_nanos = nanos(libc::CLOCK_MONOTONIC);
+        let monotonic_nanos = os::monotonic_nanos();
         let width = counter().wrapping_sub(before);
         if width < best.0 {
             best = (width, before.wrapping_add(width / 2), monotonic_nanos);
         }
     }
     let (_, counter, monotonic_nanos) = best;
-    Clock { counter, monotonic_nanos, wall_nanos: nanos(libc::CLOCK_REALTIME) }
-}
-
-fn nanos(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to the variable. The function is async-signal-safe and no cancellation point.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    Clock { counter, monotonic_nanos, wall_nanos: os::wall_nanos() }
 }

@@ -6,7 +6,8 @@ use core::sync::atomic::{Ordering, fence};
 
 use cairn_format::recording::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
 
-use crate::os::{Errno, ErrnoGuard, File, PathText};
+use crate::os::{Errno, ErrnoGuard, File};
+use crate::path_text::PathText;
 use crate::recorder::{self, Recorder};
 use crate::spool::{PATH_BYTES, SegmentUse, Spool};
 use crate::tables::TableWriter;
@@ -42,8 +43,8 @@ impl fmt::Display for DumpError {
 impl core::error::Error for DumpError {}
 
 impl From<Errno> for DumpError {
-    fn from(Errno(error): Errno) -> Self {
-        if error == libc::EEXIST { Self::Exists } else { Self::Write(error) }
+    fn from(error: Errno) -> Self {
+        if error == Errno::EXISTS { Self::Exists } else { Self::Write(error.0) }
     }
 }
 
@@ -71,7 +72,7 @@ pub fn dump(path: &[u8], last_nanos: Option<u64>) -> Result<(), DumpError> {
 
 fn copy(recorder: &Recorder, path: &CStr, last_nanos: Option<u64>) -> Result<(), DumpError> {
     let spool = &recorder.spool;
-    let file = File::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600)?;
+    let file = File::create(path)?;
     let last_nanos = last_nanos.unwrap_or(u64::MAX).min(spool.ring_nanos());
     let oldest = if last_nanos == u64::MAX { 0 } else { spool.counter_before(last_nanos) };
     // Event segments that are claimed from here on are not copied; table segments are. The table

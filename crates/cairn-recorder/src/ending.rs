@@ -69,6 +69,8 @@ fn end_in(recorder: &Recorder, reason: EndReason, ended: Mode) {
 ///
 /// The file's storage is free as soon as no other process uses it. Some KiB for each thread remain,
 /// because a thread may be writing an event. Meant for processes that run on for long.
+///
+/// On Windows the file stays mapped, and cannot be removed, until the process ends.
 pub fn leave_file() {
     let Some(recorder) = current() else { return };
     if mode::mode() == Mode::Ended && !mode::forbids_calls() {
@@ -95,6 +97,7 @@ pub fn has_ended_memory() -> bool {
 /// No other thread runs before it returns, none was stopped inside the recorder or a capture, and
 /// the [word](crate::thread_word_offset) of every thread is null. The calling thread is not inside
 /// an event either.
+#[cfg(target_os = "linux")]
 pub unsafe fn release_ended() {
     if !has_ended_memory() || mode::forbids_calls() {
         return;
@@ -154,6 +157,7 @@ pub fn exiting() {
     word(control::EXITING).store(1, Ordering::Release);
 }
 
+#[cfg(target_os = "linux")]
 extern "C" fn note_exit() {
     exiting();
 }
@@ -161,6 +165,7 @@ extern "C" fn note_exit() {
 /// Entry of the destructors, which run when the process calls `exit` or returns from `main`. They
 /// do not run when it is killed or calls `_exit`. A static entry: a list of exit handlers would
 /// have to grow in a signal handler that marks something first.
+#[cfg(target_os = "linux")]
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = note_exit;

@@ -45,15 +45,21 @@ impl Extent {
     }
 
     /// Extends the mapping to `end`, a multiple of the page size, unless it reaches that far
-    /// already. `note` is called with the new end before other threads see it.
-    pub(crate) fn reach(&self, end: usize, note: impl Fn(usize)) -> Result<(), ExtentError> {
+    /// already. `lengthen` maps the second number of bytes behind the first address; `note` is
+    /// called with the new end before other threads see it.
+    pub(crate) fn reach(
+        &self,
+        end: usize,
+        lengthen: impl Fn(usize, usize) -> Result<(), Errno>,
+        note: impl Fn(usize),
+    ) -> Result<(), ExtentError> {
         if self.end() >= end {
             return Ok(());
         }
         let grow = || {
             let old = self.end();
             if old < end {
-                os::lengthen(old, end - old)?;
+                lengthen(old, end - old)?;
                 note(end);
                 self.end.store(end, Ordering::Release);
             }

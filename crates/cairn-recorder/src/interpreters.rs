@@ -51,7 +51,7 @@ fn write_interpreter(tables: &mut TableWriter<'_>, word: u64) {
 }
 
 /// Writes the code of this number, unless it is in the file.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) fn publish_code(tables: &mut TableWriter<'_>, number: u32) {
     use cairn_format::recording::Code;
 
@@ -81,8 +81,8 @@ pub(crate) fn publish_code(tables: &mut TableWriter<'_>, number: u32) {
     }
 }
 
-/// Python frames are merged on x86-64 only.
-#[cfg(not(target_arch = "x86_64"))]
+/// Python frames are merged on x86-64 Linux only.
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) fn publish_code(_tables: &mut TableWriter<'_>, _number: u32) {}
 
 const _: () = assert!(MAX_CODE_LINES_BYTES.is_multiple_of(8));

@@ -4,7 +4,7 @@
 //! the path in the environment variable `CAIRN_RECORDING`, or as `PROGRAM.PID.cairn` in the working
 //! directory.
 
-use cairn_capture::{Stack, capture, capture_interrupted};
+use cairn_capture::{Context, Stack, capture, capture_interrupted};
 use cairn_format::recording::{MAX_MARK_TEXT_BYTES, MarkValue, RecordSink};
 
 use crate::clock;
@@ -30,7 +30,7 @@ pub fn mark_value(text: &str, value: MarkValue) {
 /// # Safety
 ///
 /// As for [`capture_interrupted`].
-pub unsafe fn capture_from_context(context: *const libc::ucontext_t, text: &[u8]) {
+pub unsafe fn capture_from_context(context: *const Context, text: &[u8]) {
     // SAFETY: the contract of this function is that of `capture_interrupted`.
     let stack = unsafe { capture_interrupted(context) };
     mark_stack(stack, 0, MarkValue::None, text);

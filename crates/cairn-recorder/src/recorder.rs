@@ -19,6 +19,7 @@ use crate::spool::{self, NoSegment, SegmentUse, Spool};
 use crate::table_log::{PublishedCodes, PublishedPcs, TableLogs};
 use crate::thread_log::{NO_SEGMENT_OWNER, ThreadLog, UnownedLog};
 use crate::writer::Writer;
+use crate::zone::Zone;
 
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(core::ptr::null_mut());
 static RECORDINGS: AtomicU32 = AtomicU32::new(0);
@@ -77,7 +78,7 @@ const WINDOW_SHARE: u64 = 16;
 /// The memory of logs is taken in whole pages.
 const PAGE_BYTES: usize = os::PAGE_BYTES;
 /// Where recorders and their logs lie.
-static ZONE: os::Zone = os::Zone { from: 1 << 37, bytes: 1 << 36, count: AtomicU32::new(0) };
+static ZONE: Zone = Zone { from: 1 << 37, bytes: 1 << 36, count: AtomicU32::new(0) };
 /// Distance of the logs from the recorder: the next page.
 const LOGS_OFFSET: usize = size_of::<Recorder>().next_multiple_of(4096);
 
@@ -86,11 +87,11 @@ impl Recorder {
     /// [`fresh_log`](Self::fresh_log): programs limit their address space by what is mapped, and
     /// lock all of it.
     pub(crate) fn make() -> Result<&'static mut Self, os::Errno> {
-        let most_bytes = os::soft_limit(libc::RLIMIT_AS as i32) / LOGS_SHARE;
+        let most_bytes = os::address_space_limit() / LOGS_SHARE;
         let fits = |limit: &usize| Self::bytes(*limit) as u64 <= most_bytes;
         let limit = LOG_LIMITS.into_iter().find(fits).unwrap_or(LEAST_LOGS);
         let bytes = Self::bytes(0);
-        let at = os::zeroed_apart(bytes, &ZONE)?;
+        let at = os::zeroed_apart(bytes, Self::bytes(limit), &ZONE)?;
         if let Err(error) = os::wipe_on_fork(at, bytes) {
             // SAFETY: `zeroed_apart` has just mapped the range, and its address has not been
             // shared.
@@ -193,7 +194,7 @@ impl Recorder {
             }
             // Mapped before other threads can find it among the logs in use.
             let end = core::ptr::from_ref(self) as usize + Self::bytes(index as usize + 1);
-            self.extent.reach(end, |_| {}).ok()?;
+            self.extent.reach(end, os::lengthen, |_| {}).ok()?;
             let order = Ordering::AcqRel;
             match self.logs_used.compare_exchange(index, index + 1, order, Ordering::Relaxed) {
                 // SAFETY: the exchange has reserved this index for the caller; the log is mapped by
@@ -381,6 +382,7 @@ impl Recorder {
     /// # Safety
     ///
     /// The recording has ended and its file was left; no thread uses the recorder now or later.
+    #[cfg(target_os = "linux")]
     pub(crate) unsafe fn release(&self) {
         let (from, end) = (core::ptr::from_ref(self) as usize, self.extent.end());
         // SAFETY: the range is what `make` and `fresh_log` have mapped; nobody uses it, by
@@ -401,6 +403,7 @@ pub(crate) fn published() -> Option<&'static Recorder> {
 }
 
 /// Takes the recorder out, so that none is published.
+#[cfg(target_os = "linux")]
 pub(crate) fn unpublish() -> *mut Recorder {
     let at = RECORDER.swap(core::ptr::null_mut(), Ordering::SeqCst);
     spool::unpublish_window();

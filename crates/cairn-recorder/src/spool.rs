@@ -21,7 +21,7 @@
 //! Long because the lock-free claim, the growth of the file and the ring change the same control
 //! words, whose order of writes is only correct as a whole.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use cairn_format::recording::control::EarlyEnd;
@@ -33,6 +33,7 @@ use cairn_format::recording::{
 use crate::clock;
 use crate::extent::{Extent, ExtentError, Outcome, alone};
 use crate::os::{self, Errno, File};
+use crate::zone::Zone;
 
 /// Use of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,7 +94,7 @@ const WINDOW_BYTES: u64 = 1 << 36;
 /// which is also limited to a quarter of a limit of the address space.
 const WINDOW_SHARE: u64 = 4;
 /// Part of the address space where windows lie.
-static ZONE: os::Zone = os::Zone { from: 1 << 38, bytes: 1 << 42, count: AtomicU32::new(0) };
+static ZONE: Zone = Zone { from: 1 << 38, bytes: 1 << 42, count: AtomicU32::new(0) };
 
 /// Maximum bytes of the path, including its NUL.
 pub(crate) const PATH_BYTES: usize = 4096;
@@ -174,7 +175,7 @@ impl Spool {
     /// that finds it can read it.
     pub(crate) fn make(&mut self, wanted: &SpoolOptions<'_>) -> Result<(), SpoolError> {
         self.allowed_segments = wanted.limit_bytes / SEGMENT;
-        let limit = self.allowed_segments.min(os::soft_limit(libc::RLIMIT_FSIZE as i32) / SEGMENT);
+        let limit = self.allowed_segments.min(os::file_size_limit() / SEGMENT);
         self.stamp_interval = wanted.stamp_interval;
         self.ring_nanos = wanted.ring_nanos;
         self.has_parent.store(wanted.has_parent, Ordering::Relaxed);
@@ -199,7 +200,7 @@ impl Spool {
         self.ring_entries =
             wanted.ring_bytes.map_or(0, |bytes| (bytes / SEGMENT).clamp(least, RING_LIMIT_SEGMENTS as u64));
         let first_step = give_first_storage(file, wanted, self.ring_entries, limit)?;
-        let most = os::soft_limit(libc::RLIMIT_AS as i32) / WINDOW_SHARE;
+        let most = os::address_space_limit() / WINDOW_SHARE;
         let window = WINDOW_BYTES.min(most) / SEGMENT;
         *self.window_segments.get_mut() = window.min(limit).max(first_step);
         let bytes = (first_step * SEGMENT) as usize;
@@ -209,14 +210,14 @@ impl Spool {
             let bytes = path.to_bytes_with_nul();
             match self.path.get_mut(..bytes.len()) {
                 Some(place) => place.copy_from_slice(bytes),
-                None => return Err(SpoolError::Create(Errno(libc::ENAMETOOLONG))),
+                None => return Err(SpoolError::Create(Errno::NAME_TOO_LONG)),
             }
         }
         self.has_path = wanted.path.is_some();
         self.write_header(first_step, wanted.most_events_between_stamps);
         match wanted.path {
             Some(path) if !is_named => os::link(file, path).map_err(|error| {
-                if error == Errno(libc::EEXIST) { SpoolError::Exists } else { SpoolError::Create(error) }
+                if error == Errno::EXISTS { SpoolError::Exists } else { SpoolError::Create(error) }
             }),
             _ => Ok(()),
         }
@@ -404,9 +405,12 @@ impl Spool {
         let ahead = (self.open_segments() + self.step()).min(self.stored());
         let end = |segments: u64| self.base + (segments * SEGMENT) as usize;
         let note = |end: usize| note_open(self.base, end);
+        let lengthen = |end: usize, more: usize| {
+            os::lengthen_file(end, more, (end - self.base) as u64, || self.reopen())
+        };
         // Without room for all of them, the least number.
         for segments in [ahead.max(segments), segments] {
-            match self.extent.reach(end(segments), note) {
+            match self.extent.reach(end(segments), lengthen, note) {
                 Ok(()) => return Ok(()),
                 Err(ExtentError::Busy) => return Err(NoSegment::AllInUse),
                 Err(ExtentError::Refused(_)) => {}
@@ -483,7 +487,7 @@ impl Spool {
             return Err(NoSegment::Full(EarlyEnd::Sandbox));
         }
         // Beyond this limit the kernel sends SIGXFSZ, which ends the program.
-        let most_in_file = os::soft_limit(libc::RLIMIT_FSIZE as i32) / SEGMENT;
+        let most_in_file = os::file_size_limit() / SEGMENT;
         let limits = [
             (self.allowed_segments, EarlyEnd::MaxSize),
             (most_in_file, EarlyEnd::FileSizeLimit),
@@ -506,7 +510,7 @@ impl Spool {
             }
             let from = stored.min(wanted);
             let given = match file.allocate(from * SEGMENT, (wanted - from) * SEGMENT) {
-                Err(error) if cannot_allocate(error) => self.write_zeros(&file, segments, wanted)?,
+                Err(error) if error.is_allocation_unknown() => self.write_zeros(&file, segments, wanted)?,
                 result => result,
             };
             match given {
@@ -522,14 +526,13 @@ impl Spool {
 
     /// Opens the file again; an error is the reason why the recording cannot continue in it.
     fn reopen(&self) -> Result<File, EarlyEnd> {
-        const FLAGS: c_int = libc::O_RDWR | libc::O_NOFOLLOW;
         let path = self.path().ok_or(EarlyEnd::FileLost)?;
-        match self.checked(File::open(path, FLAGS, 0)) {
+        match self.checked(File::open_spool(path)) {
             Err(EarlyEnd::FileLost) if self.word(control::NEW_PATH).load(Ordering::Acquire) != 0 => {
                 let renamed = (self.base + control::NEW_PATH) as *const c_char;
                 // SAFETY: segment 0 is mapped and has storage, and `control` asserts that 4,096
                 // bytes of it follow.
-                self.checked(unsafe { File::open_shared(renamed, FLAGS) })
+                self.checked(unsafe { File::open_shared_spool(renamed) })
             }
             result => result,
         }
@@ -537,9 +540,8 @@ impl Spool {
 
     /// Returns `opened` if it is the file of this recording, and as long as it must be.
     fn checked(&self, opened: Result<File, Errno>) -> Result<File, EarlyEnd> {
-        let file = opened.map_err(|Errno(error)| match error {
-            libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR => EarlyEnd::FileLost,
-            error => EarlyEnd::Unreachable(error as u16),
+        let file = opened.map_err(|error| {
+            if error.is_file_missing() { EarlyEnd::FileLost } else { EarlyEnd::Unreachable(error.0 as u16) }
         })?;
         let (identity, bytes) = file.identity_and_length().map_err(|_| EarlyEnd::FileLost)?;
         if identity != self.file {
@@ -742,7 +744,8 @@ impl Spool {
 
     /// Waits until the kernel has written everything to the disk.
     pub(crate) fn synchronise(&self) -> Result<(), Errno> {
-        os::synchronise(self.base, self.claimed_segments() as usize * SEGMENT_BYTES)
+        let bytes = self.claimed_segments() as usize * SEGMENT_BYTES;
+        os::synchronise(self.base, bytes, || self.reopen())
     }
 
     /// Gives up the file of a recording that has ended. It also gives up the memory and storage
@@ -763,6 +766,7 @@ impl Spool {
     /// # Safety
     ///
     /// No thread uses the spool now or later.
+    #[cfg(target_os = "linux")]
     pub(crate) unsafe fn release(&self) {
         if self.base != 0 {
             // SAFETY: the extent is this spool's own mapping, and nobody uses it, by contract.
@@ -792,6 +796,7 @@ fn note_open(base: usize, end: usize) {
 }
 
 /// Notes that there is no window.
+#[cfg(target_os = "linux")]
 pub(crate) fn unpublish_window() {
     for word in [&WINDOW_END, &WINDOW_BASE] {
         word.store(0, Ordering::SeqCst);
@@ -879,33 +884,8 @@ fn create(path: Option<&CStr>) -> Result<(File, bool), SpoolError> {
     let Some(path) = path else {
         return File::in_memory(c"cairn").map(|file| (file, false)).map_err(SpoolError::Create);
     };
-    let mut buffer = [0_u8; 512];
-    let nameless = directory_of(path, &mut buffer)
-        .and_then(|directory| File::open(directory, libc::O_TMPFILE | libc::O_RDWR, 0o600).ok());
-    if let Some(file) = nameless {
-        return Ok((file, false));
-    }
-    // A file system without nameless files: the file is visible while it is still empty.
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-    match File::open(path, flags, 0o600) {
-        Ok(file) => Ok((file, true)),
-        Err(Errno(libc::EEXIST)) => Err(SpoolError::Exists),
-        Err(error) => Err(SpoolError::Create(error)),
-    }
-}
-
-/// Returns the directory of a path; `None` when it is too long for the buffer.
-fn directory_of<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a CStr> {
-    let bytes = path.to_bytes();
-    let directory = match bytes.iter().rposition(|&byte| byte == b'/') {
-        None => b".".as_slice(),
-        Some(0) => b"/",
-        Some(end) => bytes.get(..end)?,
-    };
-    let place = buffer.get_mut(..directory.len() + 1)?;
-    place[..directory.len()].copy_from_slice(directory);
-    place[directory.len()] = 0;
-    CStr::from_bytes_with_nul(place).ok()
+    File::create_spool(path)
+        .map_err(|error| if error == Errno::EXISTS { SpoolError::Exists } else { SpoolError::Create(error) })
 }
 
 /// Allocates storage for the first segments of a new file; returns their number.
@@ -921,7 +901,7 @@ fn give_first_storage(
     let steps = if wanted.path.is_none() { [whole; FIRST_STEPS.len()] } else { FIRST_STEPS };
     // The packed recording that the parent writes needs room on the same disk.
     let half = if wanted.has_parent { (file.free_bytes() / 2 / SEGMENT).max(1) } else { u64::MAX };
-    let mut last = Errno(libc::EFBIG);
+    let mut last = Errno::FILE_TOO_LARGE;
     let mut tried = u64::MAX;
     for step in steps.map(|step| step.min(limit).min(half)) {
         if step == 0 || step == tried {
@@ -941,23 +921,20 @@ fn give_first_storage(
 }
 
 /// Translates the error of an extension into the reason for the early end.
-fn cause_of(Errno(error): Errno) -> EarlyEnd {
-    match error {
-        libc::ENOSPC | libc::EDQUOT => EarlyEnd::DiskFull(error as u16),
-        libc::EFBIG => EarlyEnd::FileSizeLimit,
-        error => EarlyEnd::Storage(error as u16),
+fn cause_of(error: Errno) -> EarlyEnd {
+    if error.is_disk_full() {
+        EarlyEnd::DiskFull(error.0 as u16)
+    } else if error == Errno::FILE_TOO_LARGE {
+        EarlyEnd::FileSizeLimit
+    } else {
+        EarlyEnd::Storage(error.0 as u16)
     }
 }
 
 /// Allocates storage for a range of a file that has no name yet.
 fn give_storage(file: &File, from: u64, bytes: u64) -> Result<(), Errno> {
     match file.allocate(from, bytes) {
-        Err(error) if cannot_allocate(error) => file.write_zeros(from, bytes),
+        Err(error) if error.is_allocation_unknown() => file.write_zeros(from, bytes),
         result => result,
     }
-}
-
-/// Returns true when the error says that the file system cannot allocate storage.
-fn cannot_allocate(Errno(error): Errno) -> bool {
-    matches!(error, libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)
 }

@@ -112,7 +112,7 @@ fn on_new_stacks(stacks: NewStacks) {
 }
 
 /// Called inside captures; see [`cairn_capture::observe_unread_python_stacks`].
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn on_unread_frames() {
     if let Some(recorder) = recorder::current() {
         recorder.spool.word(control::UNREAD_FRAMES).fetch_add(1, Ordering::Relaxed);
@@ -140,7 +140,7 @@ fn publish_left_out(recorder: &Recorder) {
 pub(crate) fn begin(recorder: &Recorder) {
     // The observer comes first, so that no stack is missed in between.
     cairn_capture::observe_new_stacks(on_new_stacks);
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     cairn_capture::observe_unread_python_stacks(on_unread_frames);
     fence(Ordering::SeqCst);
     match TableWriter::take(recorder) {

@@ -10,10 +10,12 @@ use cairn_format::recording::control;
 use crate::facts::Facts;
 use crate::lanes::most_events_between_stamps;
 use crate::mode::{self, Mode, ModeBefore, Starter};
-use crate::os::{self, Errno, ErrnoGuard, PathText};
+use crate::module_list;
+use crate::os::{self, Errno, ErrnoGuard};
+use crate::path_text::PathText;
 use crate::recorder::{self, Recorder};
 use crate::spool::{PATH_BYTES, SpoolError, SpoolOptions};
-use crate::{epochs, modules, requests, sampling, stacks};
+use crate::{epochs, fact_list, modules, requests, sampling, stacks, thread_word};
 
 /// Part of the events that a recording keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +113,8 @@ pub enum StartError {
     Storage(i32),
     /// The process is not allowed the address space; the number is the kernel's.
     AddressSpace(i32),
+    /// All places for thread-local storage are in use that the recorder can have. On Windows only.
+    ThreadStorage,
     /// The process has more rights than its caller (set-user-ID, capabilities). Neither the
     /// environment nor the working directory may choose the path then; call [`start`] with one.
     RaisedRights,
@@ -132,6 +136,9 @@ impl fmt::Display for StartError {
             Self::AddressSpace(error) => {
                 write!(f, "no address space for the recorder (errno {error}); raise the limit of the address space")
             }
+            Self::ThreadStorage => f.write_str(
+                "the program has the first 64 slots of thread-local storage in use; start the recording earlier",
+            ),
             Self::RaisedRights => f.write_str(
                 "the program has more rights than its caller, so its environment must not choose the file; give a path",
             ),
@@ -182,6 +189,9 @@ fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
 fn claim_start() -> Result<(Starter, ModeBefore), StartError> {
     // Notices the fork in a child.
     let _ = recorder::current();
+    if !thread_word::take() {
+        return Err(StartError::ThreadStorage);
+    }
     recorder::make_witness().map_err(|Errno(error)| StartError::AddressSpace(error))?;
     let here = Starter::here();
     let before = here.begin().ok_or(StartError::AlreadyStarted)?;
@@ -318,7 +328,7 @@ fn start_default_by(caller: Caller) -> Result<(), StartError> {
         return Err(StartError::RaisedRights);
     }
     let mut place = [0; 256];
-    let path = environment_variable(b"CAIRN_RECORDING", &mut place);
+    let path = os::environment_variable(b"CAIRN_RECORDING", &mut place).unwrap_or_default();
     start_by(&Options::new(if path.is_empty() { DEFAULT_PATH } else { path }), caller)
 }
 
@@ -352,33 +362,6 @@ static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
 /// Counts them in the recording that was started meanwhile, if there is one.
 fn count_given_up() {
     recorder::count_lost_events(GIVEN_UP.swap(0, Ordering::SeqCst));
-}
-
-/// Returns a variable of the environment, cut to the buffer. The C library's `getenv` is not
-/// async-signal-safe.
-fn environment_variable<'b>(name: &[u8], into: &'b mut [u8]) -> &'b [u8] {
-    unsafe extern "C" {
-        static environ: *const *const libc::c_char;
-    }
-    // SAFETY: the C library's pointer, null or to a list that ends with null. A program that
-    // changes it in another thread at this moment races with every `getenv` as well.
-    let mut entry = unsafe { environ };
-    while !entry.is_null() {
-        // SAFETY: an entry of that list, not behind the null at its end.
-        let text = unsafe { *entry };
-        if text.is_null() {
-            break;
-        }
-        // SAFETY: the entries of the list are C strings.
-        let text = unsafe { CStr::from_ptr(text) }.to_bytes();
-        if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
-            let count = store(value, into);
-            return into.get(..count).unwrap_or_default();
-        }
-        // SAFETY: this entry is not the null at the end of the list.
-        entry = unsafe { entry.add(1) };
-    }
-    &[]
 }
 
 fn make(options: &Options<'_>) -> Result<&'static Recorder, StartError> {
@@ -425,7 +408,7 @@ fn make_spool(recorder: &mut Recorder, options: &Options<'_>) -> Result<(), Star
         if let Some(mean_bytes) = options.sample_bytes {
             facts.add_number(b"sample_bytes", mean_of(mean_bytes));
         }
-        facts.add_all(mode, options.environment, bytes);
+        fact_list::add_all(&mut facts, mode, options.environment, bytes);
         let used = facts.finish() as u64;
         recorder.spool.word(control::FACTS_BYTES).store(used, Ordering::Release);
     }
@@ -488,19 +471,15 @@ fn start_error(error: SpoolError) -> StartError {
 /// Expands a path, and makes it absolute. The program may change its directory before the file is
 /// opened again.
 fn expand(path: &[u8], attempt: u32, text: &mut PathText<'_>, scratch: &mut [u8]) {
-    if !path.starts_with(b"/") {
-        let length = os::working_directory(scratch);
-        text.push(scratch.get(..length).unwrap_or_default());
-        text.push(b"/");
-    }
+    os::push_directory(path, text, scratch);
     let mut rest = path;
     while let Some((&byte, behind)) = rest.split_first() {
         rest = behind;
         match (byte, behind.first()) {
             (b'%', Some(b'p')) => text.push_number(os::process_id()),
             (b'%', Some(b'e')) => {
-                let executable = os::read_link(c"/proc/self/exe", scratch);
-                text.push(executable.rsplit(|&byte| byte == b'/').next().unwrap_or_default());
+                let executable = os::executable(scratch);
+                text.push(executable.rsplit(|&byte| byte == os::SEPARATOR).next().unwrap_or_default());
             }
             (b'%', Some(b'%')) => text.push(b"%"),
             _ => {
@@ -519,7 +498,9 @@ fn expand(path: &[u8], attempt: u32, text: &mut PathText<'_>, scratch: &mut [u8]
 /// Follows stacks and modules of a recording whose file exists, then lets events come.
 fn begin(recorder: &Recorder, here: Starter, is_paused: bool, caller: Caller) {
     stacks::begin(recorder);
-    if caller == Caller::Program {
+    #[cfg(windows)]
+    crate::notifications::observe();
+    if caller == Caller::Program || module_list::IS_SIGNAL_SAFE {
         modules::scan_at_start();
     }
     requests::finish_start(here, recorder, is_paused);

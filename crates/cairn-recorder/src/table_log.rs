@@ -91,6 +91,7 @@ const CODES: usize = 1 << 20;
 pub(crate) struct PublishedCodes([AtomicU64; CODES / 64]);
 
 #[cfg(target_arch = "x86_64")]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 impl PublishedCodes {
     pub(crate) fn has(&self, number: u32) -> bool {
         let word = self.0.get(number as usize / 64);

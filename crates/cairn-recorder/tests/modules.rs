@@ -1,7 +1,7 @@
 //! Modules that come and go at one address: every stack is of the one that lay there when it was
 //! captured.
 
-#![cfg(target_arch = "x86_64")]
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod support;
 

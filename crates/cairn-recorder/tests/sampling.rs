@@ -4,7 +4,6 @@
 mod support;
 
 use std::collections::HashMap;
-use std::os::unix::ffi::OsStrExt;
 
 use cairn_capture::capture;
 use cairn_recorder::{EndReason, Options, heap, start, stop};
@@ -29,7 +28,7 @@ fn recorded(spool: &Spool) -> HashMap<u64, u64> {
 #[test]
 fn sampling_chooses_blocks_by_size() {
     let path = fresh_path("sampling");
-    let mut options = Options::new(path.as_os_str().as_bytes());
+    let mut options = Options::new(path.as_os_str().as_encoded_bytes());
     options.sample_bytes = Some(MEAN_BYTES);
     options.sample_seed = 20_240_229;
     start(&options).unwrap();

@@ -1,6 +1,8 @@
 //! How much stack an event takes below its caller, on a thread's own stack and the first time as
 //! well as later.
 
+#![cfg(target_os = "linux")]
+
 mod support;
 
 use std::os::unix::ffi::OsStrExt;

@@ -70,7 +70,7 @@ pub struct Module {
     pub id: ModuleId,
     /// The path as the loader knew it. A name from a stranger's file, not one to open unasked.
     pub path: Vec<u8>,
-    /// The GNU build id; empty when it has none.
+    /// The GNU build id, or what identifies a build on Windows; empty when it has none.
     pub build_id: Vec<u8>,
     /// The first address of what was mapped: offsets count from here.
     pub start: AbsoluteAddress,

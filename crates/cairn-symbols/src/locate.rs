@@ -428,10 +428,34 @@ pub(crate) fn build_id_of(bytes: &[u8]) -> Option<BuildId> {
     if let Ok(Some(id)) = object.mach_uuid() {
         return Some(BuildId::new(&id));
     }
-    let pdb = object.pdb_info().ok().flatten()?;
+    let Some(pdb) = object.pdb_info().ok().flatten() else { return id_of_headers(&object) };
     let mut id = pdb.guid().to_vec();
     id.extend(pdb.age().to_le_bytes());
     Some(BuildId::new(&id))
+}
+
+/// Returns what identifies a PE file without a PDB: time stamp, size of the image, and checksum.
+///
+/// `None` where the linker has written neither stamp nor checksum.
+fn id_of_headers(object: &object::File<'_>) -> Option<BuildId> {
+    use object::LittleEndian as LE;
+    use object::read::pe::ImageOptionalHeader;
+    let (file, size, checksum) = match object {
+        object::File::Pe32(pe) => {
+            let header = pe.nt_headers();
+            let optional = &header.optional_header;
+            (&header.file_header, optional.size_of_image(), optional.check_sum())
+        }
+        object::File::Pe64(pe) => {
+            let header = pe.nt_headers();
+            let optional = &header.optional_header;
+            (&header.file_header, optional.size_of_image(), optional.check_sum())
+        }
+        _ => return None,
+    };
+    let stamp = file.time_date_stamp.get(LE);
+    let id = [stamp, size, checksum].map(u32::to_le_bytes).concat();
+    (stamp != 0 || checksum != 0).then(|| BuildId::new(&id))
 }
 
 /// Computes the checksum of a `.gnu_debuglink`.

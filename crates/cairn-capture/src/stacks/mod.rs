@@ -89,6 +89,8 @@ pub use own_memory::read_bytes as read_own_memory;
 pub use own_pieces::{own_memory as visit_own_memory, own_memory_changes};
 #[cfg(target_os = "linux")]
 pub use process::after_fork_in_child;
+#[cfg(windows)]
+pub use process::forget_module;
 pub use process::{follow_after, forget_stacks, take_less_room, while_unloading};
 pub use stack::{Frames, Stack, StackId};
 pub use table::{

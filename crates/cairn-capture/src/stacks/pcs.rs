@@ -222,6 +222,18 @@ impl Pcs {
         });
     }
 
+    /// Removes the addresses of a module that is about to be unmapped.
+    #[cfg(windows)]
+    pub(crate) fn forget_within(&self, start: u64, end: u64) {
+        let entries = self.entries();
+        self.index.remove_all(|number| {
+            let address = entries
+                .get(number as usize)
+                .and_then(|entry| pc_kind::code_address(entry.kind(), entry.pc()));
+            address.is_none_or(|address| (start..end).contains(&address.value()))
+        });
+    }
+
     /// Unmaps everything. No address has a number then.
     ///
     /// # Safety

@@ -229,6 +229,18 @@ pub fn while_unloading<R>(unload: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Forgets what was learned of a module that the loader is about to unmap.
+///
+/// For the loader's notification of an unload, where the module is still mapped and none of its
+/// code runs any more. A load of the same file at the same addresses gets new frames then.
+#[cfg(windows)]
+pub fn forget_module(start: cairn_format::AbsoluteAddress, end: cairn_format::AbsoluteAddress) {
+    let process = process();
+    process.module_state.begin_unload();
+    process.pcs.forget_within(start.value(), end.value());
+    process.module_state.end_unload();
+}
+
 #[cfg(target_os = "linux")]
 /// Takes over, in a forked child, the memory of the parent's other threads, and ends their unloads.
 ///

@@ -318,6 +318,10 @@ impl LoadedModule {
     /// if the loader had already freed the memory that was copied.
     #[must_use]
     pub fn has_name(&self, name: &[u8]) -> bool {
+        // On Windows a module without exports states no name.
+        if self.name == 0 {
+            return name.is_empty();
+        }
         let mut place = self.name;
         let mut is_next = |text: &[u8]| {
             let mut bytes = [0; 64];

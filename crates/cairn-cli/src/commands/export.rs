@@ -13,7 +13,7 @@ use cairn_analysis::player::{Filter, PlayError, Player};
 use cairn_analysis::source::{HeapSource, ReadDetail, SourceHeap, TimePoint, TimeSpan};
 use cairn_exchange::import::{Kind, event_source, live_blocks};
 use cairn_exchange::target::{Choice, HeapEvents, MOST_BLOCKS, Rows};
-use cairn_exchange::{ExchangeError, Profile, Subject, Target, Written, marks, write};
+use cairn_exchange::{ExchangeError, Profile, Subject, Target, Written, marks, write, write_tracker};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
@@ -38,7 +38,7 @@ pub(crate) struct Export {
 
     /// The format
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
-    format: Option<Target>,
+    format: Option<FormatChoice>,
 
     /// Where to write it; - for standard output [default: the file's name with the format's ending]
     #[arg(short, long, value_name = "FILE")]
@@ -96,6 +96,17 @@ enum ToValue {
     Format(Target),
 }
 
+/// The value of `--format`.
+#[derive(Clone, Copy)]
+enum FormatChoice {
+    Target(Target),
+    /// The events of a recording of marks, as call-stack-tracker records them.
+    Tracker,
+}
+
+/// The name of call-stack-tracker's format.
+const TRACKER: &str = "tracker";
+
 impl FromStr for ToValue {
     type Err = String;
 
@@ -136,11 +147,13 @@ Exit codes: 0 success; 1 the file cannot be read, or cannot answer the question,
 be written; 2 invalid arguments; 3 parts of the file are missing from the output.";
 
 /// The formats by their names, for `--help` and `--format`.
-fn formats() -> impl TypedValueParser<Value = Target> {
+fn formats() -> impl TypedValueParser<Value = FormatChoice> {
     let values = Target::ALL.map(|target| PossibleValue::new(target.name()).help(target.reader()));
-    PossibleValuesParser::new(values).map(|name| {
-        // Others are refused before.
-        Target::ALL.into_iter().find(|target| target.name() == name).unwrap_or(Target::Pprof)
+    let tracker = PossibleValue::new(TRACKER).help("call-stack-tracker's player: modules and marked stacks");
+    PossibleValuesParser::new(values.into_iter().chain([tracker])).map(|name| {
+        // Other names are refused before.
+        let target = Target::ALL.into_iter().find(|target| target.name() == name);
+        target.map_or(FormatChoice::Tracker, FormatChoice::Target)
     })
 }
 
@@ -203,16 +216,20 @@ const fn is_binary(target: Target) -> bool {
 
 impl Export {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let target = self.target();
-        self.check_limit(target);
+        let choice = self.format_choice();
+        if let FormatChoice::Target(target) = choice {
+            self.check_limit(target);
+        }
         // An output that cannot be written is refused before minutes of reading.
-        let mut sink = self.begin(target)?;
+        let mut sink = self.begin(choice)?;
         let file = InputFile::open(&self.file)?;
         let progress = Progress::begin("reading the events");
-        let (written, outcome) = if self.marks {
-            self.write_marks(&file, target, &mut sink, &progress)?
-        } else {
-            self.write_events(&file, target, &mut sink, &progress)?
+        let (written, outcome) = match choice {
+            FormatChoice::Tracker => self.write_for_tracker(&file, &mut sink)?,
+            FormatChoice::Target(target) if self.marks => {
+                self.write_marks(&file, target, &mut sink, &progress)?
+            }
+            FormatChoice::Target(target) => self.write_events(&file, target, &mut sink, &progress)?,
         };
         let path = sink.finish()?;
         drop(progress);
@@ -226,9 +243,9 @@ impl Export {
         Ok(outcome)
     }
 
-    fn target(&self) -> Target {
+    fn format_choice(&self) -> FormatChoice {
         let named = self.to.iter().find_map(|to| match to {
-            ToValue::Format(target) => Some(*target),
+            ToValue::Format(target) => Some(FormatChoice::Target(*target)),
             ToValue::Time(_) => None,
         });
         self.format.or(named).unwrap_or_else(|| {
@@ -266,12 +283,16 @@ impl Export {
         }
     }
 
-    fn begin(&self, target: Target) -> io::Result<Output> {
+    fn begin(&self, choice: FormatChoice) -> io::Result<Output> {
+        let (name, extension, is_binary) = match choice {
+            FormatChoice::Target(target) => (target.name(), target.extension(), is_binary(target)),
+            FormatChoice::Tracker => (TRACKER, "tracker", true),
+        };
         let is_stdin = self.file == Path::new("-");
-        let usual = || if is_stdin { "-".into() } else { beside(&self.file, target.extension()) };
+        let usual = || if is_stdin { "-".into() } else { beside(&self.file, extension) };
         let path = self.output.clone().unwrap_or_else(usual);
-        if is_binary(target) {
-            return begin_file(&path, self.force, &self.file, &format!("the format {}", target.name()));
+        if is_binary {
+            return begin_file(&path, self.force, &self.file, &format!("the format {name}"));
         }
         Output::create(&path, self.force, &self.file)
     }
@@ -411,6 +432,25 @@ impl Export {
         Ok((written, if player.is_whole() { Outcome::Done } else { Outcome::Incomplete }))
     }
 
+    /// Writes modules and marked stacks, whose addresses the format stores without names.
+    fn write_for_tracker(&self, file: &InputFile, sink: &mut Output) -> io::Result<(Written, Outcome)> {
+        let name = file.name().map_or_else(|| self.file.display().to_string(), str::to_owned);
+        let mut player =
+            Player::open(file.path()).map_err(|problem| io::Error::other(format!("{name}: {problem}")))?;
+        let written = write_tracker(&mut player, sink).map_err(|error| self.writing_failed(error))?;
+        for finding in player.findings() {
+            complain(&format_args!("{name}: {finding}"));
+        }
+        Ok((written, if player.is_whole() { Outcome::Done } else { Outcome::Incomplete }))
+    }
+
+    fn writing_failed(&self, error: ExchangeError) -> io::Error {
+        match error {
+            ExchangeError::Io { source, .. } if crate::output::is_broken_pipe(&source) => source,
+            error => io::Error::other(format!("{}: {error}", self.file.display())),
+        }
+    }
+
     fn put(
         &self,
         subject: &Subject<'_>,
@@ -421,10 +461,7 @@ impl Export {
         let compression = sink.named_compression();
         let most_blocks = if self.list.full { u64::MAX } else { MOST_BLOCKS };
         let choice = Choice { column, rows: self.rows(), most_blocks, compression };
-        write(target, subject, choice, sink).map_err(|error| match error {
-            ExchangeError::Io { source, .. } if crate::output::is_broken_pipe(&source) => source,
-            error => io::Error::other(format!("{}: {error}", self.file.display())),
-        })
+        write(target, subject, choice, sink).map_err(|error| self.writing_failed(error))
     }
 }
 

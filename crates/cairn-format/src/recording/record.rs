@@ -253,9 +253,12 @@ pub struct LoadedModule<'a> {
     pub end: u64,
     /// Addresses in memory less the ones stated in the file.
     pub bias: u64,
-    /// The GNU build id; empty when it has none.
+    /// The GNU build id, or what identifies a build on Windows; empty when it has none.
+    ///
+    /// There it is GUID and age of the PDB, 20 bytes, or time stamp, image size and checksum, 12
+    /// bytes.
     pub build_id: &'a [u8],
-    /// The path as the loader knows it; bytes, as paths are.
+    /// The path as the loader knows it; bytes, as paths are, and WTF-8 on Windows.
     pub path: &'a [u8],
 }
 

@@ -1,8 +1,8 @@
-//! SIGKILL at random moments: every spool opens, no committed event is lost, none is invented.
+//! SIGKILL, or `TerminateProcess`, at random moments: every spool opens, no committed event is
+//! lost, none is invented.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::os::fd::FromRawFd;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -30,8 +30,7 @@ pub(crate) fn child(path: &Path) {
 }
 
 fn write_for_ever(thread: u64) {
-    // SAFETY: the standard output, which stays open.
-    let mut output = std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(1) });
+    let mut output = standard_output();
     for number in 0.. {
         let address = address(thread, number / 3);
         match number % 3 {
@@ -43,6 +42,20 @@ fn write_for_ever(thread: u64) {
             output.write_all(&(thread << 48 | (number + 1)).to_le_bytes()).unwrap();
         }
     }
+}
+
+/// The standard output without a buffer.
+fn standard_output() -> std::mem::ManuallyDrop<std::fs::File> {
+    // SAFETY: the standard output, which stays open.
+    #[cfg(unix)]
+    let output = unsafe { std::os::fd::FromRawFd::from_raw_fd(1) };
+    // SAFETY: as above.
+    #[cfg(windows)]
+    let output = unsafe {
+        use std::os::windows::io::{AsRawHandle, FromRawHandle};
+        std::fs::File::from_raw_handle(std::io::stdout().as_raw_handle())
+    };
+    std::mem::ManuallyDrop::new(output)
 }
 
 #[inline(never)]

@@ -10,17 +10,22 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(target_os = "linux")]
 mod fork;
 mod kill;
+#[cfg(target_os = "linux")]
 mod limits;
+#[cfg(target_os = "linux")]
 mod parent;
+#[cfg(target_os = "linux")]
 mod races;
+#[cfg(target_os = "linux")]
 mod rights;
 mod ring;
+#[cfg(target_os = "linux")]
 mod signals;
 mod threads;
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
@@ -34,8 +39,21 @@ struct Case {
     check: fn(&Runner),
 }
 
-const CASES: &[Case] = &[
+/// Cases of all systems.
+const SHARED_CASES: &[Case] = &[
     Case { name: "kill", child: kill::child, check: kill::check },
+    Case { name: "ring", child: ring::child, check: ring::check },
+    Case { name: "ring-age", child: ring::child_by_age, check: ring::check_by_age },
+    Case { name: "ring-memory", child: ring::child_in_memory, check: ring::check_in_memory },
+    Case { name: "threads", child: threads::child, check: threads::check },
+    Case { name: "pause", child: threads::pausing_child, check: threads::check_pausing },
+    Case { name: "switching", child: threads::switching_child, check: threads::check_switching },
+    Case { name: "lazy", child: threads::lazy_child, check: threads::check_lazy },
+];
+
+/// Cases that need what Linux alone has: forks, signals, limits, a command that drains.
+#[cfg(target_os = "linux")]
+const SYSTEM_CASES: &[Case] = &[
     Case { name: "fork", child: fork::child, check: fork::check },
     Case { name: "fork-own", child: fork::child_with_own, check: fork::check_with_own },
     Case { name: "file-size", child: limits::file_size, check: limits::check_file_size },
@@ -46,12 +64,6 @@ const CASES: &[Case] = &[
     Case { name: "unwritable", child: limits::unwritable, check: limits::check_unwritable },
     Case { name: "resident", child: limits::resident, check: limits::check_resident },
     Case { name: "signals", child: signals::child, check: signals::check },
-    Case { name: "ring", child: ring::child, check: ring::check },
-    Case { name: "ring-age", child: ring::child_by_age, check: ring::check_by_age },
-    Case { name: "ring-memory", child: ring::child_in_memory, check: ring::check_in_memory },
-    Case { name: "threads", child: threads::child, check: threads::check },
-    Case { name: "pause", child: threads::pausing_child, check: threads::check_pausing },
-    Case { name: "switching", child: threads::switching_child, check: threads::check_switching },
     Case { name: "stopping", child: races::stopping_child, check: races::check_stopping },
     Case {
         name: "thread-of-child",
@@ -75,8 +87,13 @@ const CASES: &[Case] = &[
     Case { name: "returning", child: parent::returning, check: parent::check_returning },
     Case { name: "forbidden", child: parent::forbidden, check: parent::check_forbidden },
     Case { name: "raised-rights", child: rights::child, check: rights::check },
-    Case { name: "lazy", child: threads::lazy_child, check: threads::check_lazy },
 ];
+#[cfg(not(target_os = "linux"))]
+const SYSTEM_CASES: &[Case] = &[];
+
+fn cases() -> impl Iterator<Item = &'static Case> {
+    SHARED_CASES.iter().chain(SYSTEM_CASES)
+}
 
 /// Starts the child of one case.
 pub(crate) struct Runner {
@@ -115,7 +132,7 @@ impl Runner {
 
 /// Options that store everything in a file.
 pub(crate) fn options(path: &Path) -> Options<'_> {
-    Options::new(path.as_os_str().as_bytes())
+    Options::new(path.as_os_str().as_encoded_bytes())
 }
 
 fn main() -> ExitCode {
@@ -123,7 +140,7 @@ fn main() -> ExitCode {
     if let [word, name, path] = arguments.as_slice()
         && word == "child"
     {
-        let case = CASES.iter().find(|case| case.name == name).expect("a case");
+        let case = cases().find(|case| case.name == name).expect("a case");
         (case.child)(Path::new(path));
         return ExitCode::SUCCESS;
     }
@@ -133,11 +150,11 @@ fn main() -> ExitCode {
         words.is_empty() || words.iter().any(|word| case.name.contains(word.as_str()))
     };
     if arguments.iter().any(|word| word == "--list") {
-        CASES.iter().for_each(|case| println!("{}: test", case.name));
+        cases().for_each(|case| println!("{}: test", case.name));
         return ExitCode::SUCCESS;
     }
     let mut code = ExitCode::SUCCESS;
-    for case in CASES.iter().filter(selected) {
+    for case in cases().filter(selected) {
         let runner = Runner { name: case.name, path: support::fresh_path(case.name) };
         let result = std::panic::catch_unwind(|| (case.check)(&runner));
         println!("test {} ... {}", case.name, if result.is_ok() { "ok" } else { "FAILED" });

@@ -1,5 +1,6 @@
 //! Threads that come and go, recording that pauses, and recording that nobody has started.
 
+use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use cairn_capture::capture;
@@ -42,7 +43,8 @@ pub(crate) fn check(runner: &Runner) {
     let began: usize = spool.sequences.values().map(|sequence| sequence.kernel_threads.len()).sum();
     assert_eq!(began as i64, SHORT, "each says that it begins");
     let threads: std::collections::HashSet<u32> = spool.marks.iter().map(|mark| mark.kernel_thread).collect();
-    assert!(threads.len() as i64 > SHORT / 2, "{} kernel threads", threads.len());
+    // Windows gives the number of a thread that has ended to the next one.
+    assert!(threads.len() as i64 > SHORT / 2 || cfg!(windows), "{} kernel threads", threads.len());
 }
 
 pub(crate) fn pausing_child(path: &Path) {
@@ -65,15 +67,11 @@ pub(crate) fn pausing_child(path: &Path) {
     heap::freeing(same);
     // As the parent process asks for it.
     let word = |value: control::Command| {
-        let file = std::fs::File::options().write(true).open(path).unwrap();
-        std::os::unix::fs::FileExt::write_all_at(
-            &file,
-            &value.to_word().to_le_bytes(),
-            control::COMMAND as u64,
-        )
-        .unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&file, &[1 + value.to_word() as u8], control::TICK as u64)
-            .unwrap();
+        let mut file = std::fs::File::options().write(true).open(path).unwrap();
+        file.seek(SeekFrom::Start(control::COMMAND as u64)).unwrap();
+        file.write_all(&value.to_word().to_le_bytes()).unwrap();
+        file.seek(SeekFrom::Start(control::TICK as u64)).unwrap();
+        file.write_all(&[1 + value.to_word() as u8]).unwrap();
     };
     word(control::Command::Pause);
     heap::allocated_by(0x30_0000, 16, capture());

@@ -11,7 +11,7 @@ use crate::model::changes::{Change, Changes};
 use crate::model::marks::MarkProfileBuilder;
 use crate::model::profile::Profile;
 
-const FORMAT: &str = "call-stack-tracker";
+pub(super) const FORMAT: &str = "call-stack-tracker";
 /// Remark on the numbers of an imported recording.
 pub(crate) const NOTE: &str = "call-stack-tracker records neither sizes nor frees: each recorded stack counts as an allocation of unknown size";
 /// Plausible wall times in nanoseconds: from 2000 to 2100.
@@ -76,7 +76,7 @@ pub(crate) fn read(
     Ok(TrackerImport { profile, changes, findings: player.findings() })
 }
 
-fn of_player(error: PlayError) -> ExchangeError {
+pub(super) fn of_player(error: PlayError) -> ExchangeError {
     match error {
         PlayError::Io(error) => ExchangeError::reading(error),
         error => ExchangeError::at_byte(FORMAT, 0, error.to_string()),

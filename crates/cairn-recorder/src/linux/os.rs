@@ -7,11 +7,34 @@
 
 use core::ffi::{CStr, c_char, c_int, c_long};
 use core::ptr;
-use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::path_text::PathText;
+use crate::zone::Zone;
 
 /// Error number of a failed system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Errno(pub(crate) c_int);
+
+impl Errno {
+    pub(crate) const EXISTS: Self = Self(libc::EEXIST);
+    pub(crate) const NAME_TOO_LONG: Self = Self(libc::ENAMETOOLONG);
+    pub(crate) const FILE_TOO_LARGE: Self = Self(libc::EFBIG);
+
+    /// Returns true when there is no such file at a path.
+    pub(crate) fn is_file_missing(self) -> bool {
+        matches!(self.0, libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR)
+    }
+
+    /// Returns true when the disk, or the user's share of it, is full.
+    pub(crate) fn is_disk_full(self) -> bool {
+        matches!(self.0, libc::ENOSPC | libc::EDQUOT)
+    }
+
+    /// Returns true when the file system cannot allocate storage.
+    pub(crate) fn is_allocation_unknown(self) -> bool {
+        matches!(self.0, libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)
+    }
+}
 
 /// Restores `errno` when it goes out of scope: the program must not see errors that it did not
 /// cause.
@@ -51,6 +74,39 @@ pub(crate) fn has_raised_rights() -> bool {
 pub(crate) struct File(c_int);
 
 impl File {
+    /// Makes an empty file for a spool; returns it, and whether it has its name already.
+    pub(crate) fn create_spool(path: &CStr) -> Result<(Self, bool), Errno> {
+        let mut buffer = [0_u8; 512];
+        let nameless = directory_of(path, &mut buffer)
+            .and_then(|directory| Self::open(directory, libc::O_TMPFILE | libc::O_RDWR, 0o600).ok());
+        if let Some(file) = nameless {
+            return Ok((file, false));
+        }
+        // A file system without nameless files: the file is visible while it is still empty.
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        Self::open(path, flags, 0o600).map(|file| (file, true))
+    }
+
+    /// Opens a spool to extend it.
+    pub(crate) fn open_spool(path: &CStr) -> Result<Self, Errno> {
+        Self::open(path, SPOOL_FLAGS, 0)
+    }
+
+    /// Opens a spool as [`open_spool`](Self::open_spool) does, by a path in shared memory.
+    ///
+    /// # Safety
+    ///
+    /// From `path` on, 4,096 bytes can be read.
+    pub(crate) unsafe fn open_shared_spool(path: *const c_char) -> Result<Self, Errno> {
+        // SAFETY: the bytes can be read, by contract.
+        unsafe { Self::open_shared(path, SPOOL_FLAGS) }
+    }
+
+    /// Makes a file to write to; fails if one of that name exists.
+    pub(crate) fn create(path: &CStr) -> Result<Self, Errno> {
+        Self::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600)
+    }
+
     pub(crate) fn open(path: &CStr, flags: c_int, mode: u32) -> Result<Self, Errno> {
         let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
         // SAFETY: a `CStr` ends with a NUL, and the kernel only reads it.
@@ -63,7 +119,7 @@ impl File {
     /// # Safety
     ///
     /// From `path` on, 4,096 bytes can be read.
-    pub(crate) unsafe fn open_shared(path: *const c_char, flags: c_int) -> Result<Self, Errno> {
+    unsafe fn open_shared(path: *const c_char, flags: c_int) -> Result<Self, Errno> {
         let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
         // SAFETY: the kernel reads up to a NUL and no more than 4,096 bytes, which the caller
         // promises.
@@ -230,6 +286,22 @@ impl File {
     }
 }
 
+const SPOOL_FLAGS: c_int = libc::O_RDWR | libc::O_NOFOLLOW;
+
+/// Returns the directory of a path; `None` when it is too long for the buffer.
+fn directory_of<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a CStr> {
+    let bytes = path.to_bytes();
+    let directory = match bytes.iter().rposition(|&byte| byte == b'/') {
+        None => b".".as_slice(),
+        Some(0) => b"/",
+        Some(end) => bytes.get(..end)?,
+    };
+    let place = buffer.get_mut(..directory.len() + 1)?;
+    place[..directory.len()].copy_from_slice(directory);
+    place[directory.len()] = 0;
+    CStr::from_bytes_with_nul(place).ok()
+}
+
 impl Drop for File {
     fn drop(&mut self) {
         // SAFETY: the descriptor was opened by this type, which closes it once.
@@ -237,28 +309,9 @@ impl Drop for File {
     }
 }
 
-/// Maps zeroed memory in a zone, where it can grow.
-pub(crate) fn zeroed_apart(bytes: usize, zone: &Zone) -> Result<usize, Errno> {
+/// Maps zeroed memory in a zone, where it can grow. Its largest size has no effect here.
+pub(crate) fn zeroed_apart(bytes: usize, _most_bytes: usize, zone: &Zone) -> Result<usize, Errno> {
     place(bytes, zone, |hint| anonymous(hint, bytes, libc::PROT_READ | libc::PROT_WRITE, 0))
-}
-
-/// A part of the address space far below the place that the kernel chooses for new mappings. They
-/// therefore reach it late.
-pub(crate) struct Zone {
-    /// Distance below the place that the kernel chooses.
-    pub(crate) from: usize,
-    /// Size of the zone, downwards from there.
-    pub(crate) bytes: usize,
-    /// Number of mappings that were placed in it.
-    pub(crate) count: AtomicU32,
-}
-
-impl Zone {
-    /// Returns the place of the next mapping, in 2^32nds of the zone. The reversed bits of a
-    /// counter put each mapping into the middle of a largest gap between the earlier ones.
-    fn next(&self) -> u32 {
-        self.count.fetch_add(1, Ordering::Relaxed).reverse_bits()
-    }
 }
 
 /// Maps `bytes` in the zone, or elsewhere. Elsewhere is a smaller zone of a smaller address space,
@@ -291,6 +344,16 @@ fn place(bytes: usize, zone: &Zone, map: impl Fn(usize) -> Result<usize, Errno>)
 
 /// Alignment of chosen places; 2 MiB, the size of a huge page.
 const EXTENT_ALIGNMENT: usize = 1 << 21;
+
+/// Extends the mapping of a file as [`lengthen`] does. The kernel needs no descriptor for that.
+pub(crate) fn lengthen_file<E>(
+    end: usize,
+    more: usize,
+    _offset: u64,
+    _file: impl FnOnce() -> Result<File, E>,
+) -> Result<(), Errno> {
+    lengthen(end, more)
+}
 
 /// Extends the mapping that ends at `end` in place. Fails if another mapping is behind it.
 pub(crate) fn lengthen(end: usize, more: usize) -> Result<(), Errno> {
@@ -385,13 +448,26 @@ pub(crate) fn populate(at: usize, bytes: usize) {
 }
 
 /// Writes the range to its file, and waits until the disk has it.
-pub(crate) fn synchronise(at: usize, bytes: usize) -> Result<(), Errno> {
+pub(crate) fn synchronise<E>(
+    at: usize,
+    bytes: usize,
+    _file: impl FnOnce() -> Result<File, E>,
+) -> Result<(), Errno> {
     // SAFETY: the range is the caller's own mapping, which the kernel only reads.
     answer(unsafe { libc::syscall(libc::SYS_msync, at, bytes, libc::MS_SYNC) }).map(drop)
 }
 
-/// Returns the soft limit of a resource; `u64::MAX` for none.
-pub(crate) fn soft_limit(resource: c_int) -> u64 {
+/// Returns the limit of a file's length that the process has; `u64::MAX` for none.
+pub(crate) fn file_size_limit() -> u64 {
+    soft_limit(libc::RLIMIT_FSIZE as i32)
+}
+
+/// Returns the limit of the address space that the process has; `u64::MAX` for none.
+pub(crate) fn address_space_limit() -> u64 {
+    soft_limit(libc::RLIMIT_AS as i32)
+}
+
+fn soft_limit(resource: c_int) -> u64 {
     let mut limit = libc::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
     let none = ptr::null::<libc::rlimit64>();
     // SAFETY: the kernel writes one structure of this type to the variable.
@@ -402,6 +478,23 @@ pub(crate) fn soft_limit(resource: c_int) -> u64 {
 pub(crate) fn process_id() -> u32 {
     // SAFETY: the call takes no argument and cannot fail.
     unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
+/// Returns `CLOCK_MONOTONIC` in nanoseconds.
+pub(crate) fn monotonic_nanos() -> u64 {
+    nanos(libc::CLOCK_MONOTONIC)
+}
+
+/// Returns the nanoseconds since 1970.
+pub(crate) fn wall_nanos() -> u64 {
+    nanos(libc::CLOCK_REALTIME)
+}
+
+fn nanos(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to the variable. The function is async-signal-safe and no cancellation point.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 pub(crate) fn parent_id() -> u32 {
@@ -468,8 +561,21 @@ pub(crate) fn thread_name(into: &mut [u8; 16]) -> &[u8] {
     into.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// Returns the target of a symbolic link, cut to the buffer.
-pub(crate) fn read_link<'a>(path: &CStr, into: &'a mut [u8]) -> &'a [u8] {
+/// Character between the names of a path.
+pub(crate) const SEPARATOR: u8 = b'/';
+
+/// Writes in front of a relative path what makes it absolute.
+pub(crate) fn push_directory(path: &[u8], text: &mut PathText<'_>, scratch: &mut [u8]) {
+    if !path.starts_with(b"/") {
+        let length = working_directory(scratch);
+        text.push(scratch.get(..length).unwrap_or_default());
+        text.push(b"/");
+    }
+}
+
+/// Returns the path of the program, cut to the buffer.
+pub(crate) fn executable(into: &mut [u8]) -> &[u8] {
+    let path = c"/proc/self/exe";
     // SAFETY: the kernel writes at most the length of the slice.
     let count = answer(unsafe {
         libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), into.as_mut_ptr(), into.len())
@@ -482,6 +588,36 @@ pub(crate) fn working_directory(into: &mut [u8]) -> usize {
     // SAFETY: the kernel writes at most the length of the slice.
     let count = answer(unsafe { libc::syscall(libc::SYS_getcwd, into.as_mut_ptr(), into.len()) });
     count.unwrap_or(0).saturating_sub(1)
+}
+
+/// Returns a variable of the environment, cut to the buffer; `None` where it is not set.
+///
+/// The C library's `getenv` is not async-signal-safe.
+pub(crate) fn environment_variable<'b>(name: &[u8], into: &'b mut [u8]) -> Option<&'b [u8]> {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: the C library's pointer, null or to a list that ends with null. A program that
+    // changes it in another thread at this moment races with every `getenv` as well.
+    let mut entry = unsafe { environ };
+    while !entry.is_null() {
+        // SAFETY: an entry of that list, not behind the null at its end.
+        let text = unsafe { *entry };
+        if text.is_null() {
+            break;
+        }
+        // SAFETY: the entries of the list are C strings.
+        let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+        if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
+            let count = value.len().min(into.len());
+            let (place, value) = (into.get_mut(..count)?, value.get(..count)?);
+            place.copy_from_slice(value);
+            return Some(place);
+        }
+        // SAFETY: this entry is not the null at the end of the list.
+        entry = unsafe { entry.add(1) };
+    }
+    None
 }
 
 /// Gives a nameless file a name; fails if a file of that name exists.
@@ -509,57 +645,6 @@ pub(crate) fn link(file: &File, path: &CStr) -> Result<(), Errno> {
 pub(crate) fn unlink(path: &CStr) {
     // SAFETY: a `CStr` ends with a NUL, and the kernel only reads it.
     unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
-}
-
-/// Builds a C string in a buffer.
-pub(crate) struct PathText<'a> {
-    bytes: &'a mut [u8],
-    length: usize,
-    is_cut: bool,
-}
-
-impl<'a> PathText<'a> {
-    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
-        Self { bytes, length: 0, is_cut: false }
-    }
-
-    pub(crate) fn push(&mut self, part: &[u8]) {
-        // One byte stays for the NUL.
-        let end = self.length + part.len();
-        match self.bytes.get_mut(self.length..end + 1) {
-            Some(place) => {
-                place[..part.len()].copy_from_slice(part);
-                place[part.len()] = 0;
-                self.length = end;
-            }
-            None => self.is_cut = true,
-        }
-    }
-
-    pub(crate) fn push_number(&mut self, number: u32) {
-        let mut digits = [0_u8; 10];
-        let (mut rest, mut first) = (number, digits.len());
-        loop {
-            first -= 1;
-            digits[first] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        self.push(&digits[first..]);
-    }
-
-    /// Returns the length without the NUL.
-    pub(crate) fn length(&self) -> usize {
-        self.length
-    }
-
-    /// Returns the string; `None` if it did not fit, or contains a NUL.
-    pub(crate) fn as_c_string(&self) -> Option<&CStr> {
-        let bytes = self.bytes.get(..self.length + 1)?;
-        if self.is_cut { None } else { CStr::from_bytes_with_nul(bytes).ok() }
-    }
 }
 
 #[cfg(test)]

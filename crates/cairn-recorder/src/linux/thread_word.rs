@@ -20,6 +20,11 @@ core::arch::global_asm!(
     ".popsection",
 );
 
+/// Takes the word: the loader has reserved it.
+pub(crate) fn take() -> bool {
+    true
+}
+
 /// Reads this thread's word.
 #[inline(always)]
 pub(crate) fn load() -> *mut u8 {

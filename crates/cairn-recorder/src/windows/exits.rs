@@ -1,0 +1,30 @@
+//! Notices the ends of threads and of the process.
+//!
+//! The loader calls the functions in a section of the program or library: those of C++ destructors
+//! and of Rust's thread-local values as well. This one is in a later part of the section, and so
+//! runs after them.
+
+use core::ffi::c_void;
+
+const PROCESS_DETACH: u32 = 0;
+const THREAD_DETACH: u32 = 3;
+
+/// Called by the loader.
+///
+/// # Safety
+///
+/// None is necessary: a type of the loader.
+unsafe extern "system" fn on_end(_module: *mut c_void, reason: u32, is_exit: *mut c_void) {
+    match reason {
+        // The library that contains this is unloaded, and the process continues.
+        PROCESS_DETACH if is_exit.is_null() => crate::notifications::stop(),
+        PROCESS_DETACH => crate::ending::exiting(),
+        THREAD_DETACH => crate::lanes::thread_ended(),
+        _ => {}
+    }
+}
+
+/// The entry. No function is registered, because that could fail and would allocate.
+#[used]
+#[unsafe(link_section = ".CRT$XLY")]
+static AT_ENDS: unsafe extern "system" fn(*mut c_void, u32, *mut c_void) = on_end;
