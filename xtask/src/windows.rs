@@ -45,11 +45,14 @@ const CRATES: &[&str] = &[
 const TRIPLE: &str = "x86_64-pc-windows-gnu";
 const MSVC_TRIPLE: &str = "x86_64-pc-windows-msvc";
 const LINKER: &str = "x86_64-w64-mingw32-gcc";
+const ARCHIVER: &str = "x86_64-w64-mingw32-ar";
+const CXX: &str = "x86_64-w64-mingw32-g++";
 const WINE: &str = "/usr/lib/wine/wine64";
 const WINE_SERVER: &str = "/usr/lib/wine/wineserver64";
 
 const TOOLS: &[Tool] = &[
     Tool { program: LINKER, package: "gcc-mingw-w64-x86-64-win32", also: &[] },
+    Tool { program: CXX, package: "g++-mingw-w64-x86-64-win32", also: &[] },
     Tool { program: WINE, package: "wine64", also: &[] },
 ];
 
@@ -204,18 +207,45 @@ fn cargo_for(compiler: &Compiler, subcommand: &str, triple: &str, sysroot: &Path
 }
 
 fn test(toolchain: &Toolchain) -> Outcome {
-    let mut command = toolchain.cargo("test");
-    command.args(["--lib", "--bins", "--tests"]);
+    let mut tests = toolchain.cargo("test");
+    tests.args(["--no-fail-fast", "--lib", "--bins", "--tests"]);
     for name in CRATES {
-        command.args(["--package", name]);
+        tests.args(["--package", name]);
     }
     if std::env::var_os("PROPTEST_CASES").is_none() {
-        command.env("PROPTEST_CASES", PROPTEST_CASES);
+        tests.env("PROPTEST_CASES", PROPTEST_CASES);
     }
-    let tested = process::run(&mut command);
+    // Nothing is optimised, so that deep recursion takes several times the stack.
+    tests.env("RUST_MIN_STACK", TEST_STACK_BYTES);
+    // Its other tests are of Linux.
+    let mut captures = toolchain.cargo("test");
+    captures.args(["--package", "cairn-capture", "--test", "windows"]);
+    captures.env("CAIRN_WINDOWS_LIBRARIES", random_calls()?);
+    let tested = process::run(&mut tests).and_then(|()| process::run(&mut captures));
     toolchain.wait_for_wine()?;
     tested
 }
+
+/// Compiles the libraries between whose functions captures are tested, and returns their directory.
+fn random_calls() -> Outcome<PathBuf> {
+    let sources = workspace_root().join("crates/cairn-capture/tests/support");
+    let directory = workspace_root().join("target/windows/libraries");
+    fs::create_dir_all(&directory).map_err(at(&directory))?;
+    for (compiler, source, library, frame_pointer) in [
+        (LINKER, "random_calls.c", "random_calls.dll", "-fomit-frame-pointer"),
+        (LINKER, "random_calls.c", "random_calls_frame_pointer.dll", "-fno-omit-frame-pointer"),
+        (CXX, "random_throws.cpp", "random_throws.dll", "-fomit-frame-pointer"),
+    ] {
+        let mut command = Command::new(compiler);
+        // Its own runtime library inside, which wine would search elsewhere.
+        command.args(["-O2", "-shared", "-static", "-fno-optimize-sibling-calls", frame_pointer, "-o"]);
+        process::run(command.arg(directory.join(library)).arg(sources.join(source)))?;
+    }
+    Ok(directory)
+}
+
+/// Stack of a test's thread; 16 MiB, eight times what is usual.
+const TEST_STACK_BYTES: &str = "16777216";
 
 /// Cases of a property test. The properties do not depend on the system, and nothing is optimised.
 const PROPTEST_CASES: &str = "8";
@@ -231,9 +261,9 @@ fn build(toolchain: &Toolchain) -> Outcome {
 
 /// Checks the crates for Microsoft's linker, which is not to be had here: nothing is linked.
 ///
-/// The C library zstd is compiled by no compiler of ours for that target, so its build is left out:
-/// checking Rust code does not read it.
+/// The C library zstd is compiled by mingw's compiler, for checking Rust code reads no object file.
 fn check_msvc() -> Outcome {
+    debian::require(TOOLS)?;
     let cache = cache_directory();
     fs::create_dir_all(&cache).map_err(at(&cache))?;
     let compiler = Compiler::in_cache(&cache, APPLE)?;
@@ -248,6 +278,9 @@ fn check_msvc() -> Outcome {
         fs::write(&complete, "").map_err(at(&complete))?;
     }
     let mut command = cargo_for(&compiler, "check", MSVC_TRIPLE, &sysroot);
+    for (tool, program) in [("CC", LINKER), ("AR", ARCHIVER)] {
+        command.env(format!("{tool}_{}", MSVC_TRIPLE.replace('-', "_")), program);
+    }
     for name in CRATES {
         command.args(["--package", name]);
     }

@@ -125,9 +125,11 @@ impl AddressNames {
     ///
     /// Windows programs are often archived without their files, and PDB files without an id.
     fn symbols_alone(&mut self, path: &Path, module: ModuleId) -> ModuleId {
-        let Some(Unknown::NoSuchFile { .. }) = self.symbolizer.module_report(module).missing else {
+        let missing = self.symbolizer.module_report(module).missing;
+        // On Windows the recorded path is one of this system.
+        if !matches!(missing, Some(Unknown::NoSuchFile { .. } | Unknown::NotChecked { .. })) {
             return module;
-        };
+        }
         let alone = self.symbolizer.add_module(ModuleInfo::new(path_here(path).with_extension("pdb")));
         if self.symbolizer.module_report(alone).missing.is_none() { alone } else { module }
     }

@@ -77,7 +77,25 @@ fn refuse(error: clap::Error) -> ! {
     error.exit()
 }
 
+#[cfg(not(windows))]
 fn main() -> ExitCode {
+    run()
+}
+
+/// Runs in a thread, because the main thread of Windows has 1 MiB of stack. Limits of recursion, as
+/// for names, assume the 8 MiB that other systems have.
+#[cfg(windows)]
+fn main() -> ExitCode {
+    const STACK_BYTES: usize = 8 << 20;
+    /// As of a panic in the main thread.
+    const PANICKED: u8 = 101;
+    match std::thread::Builder::new().name("main".to_owned()).stack_size(STACK_BYTES).spawn(run) {
+        Ok(thread) => thread.join().unwrap_or(ExitCode::from(PANICKED)),
+        Err(_) => run(),
+    }
+}
+
+fn run() -> ExitCode {
     commands::completions::answer_script();
     let cairn = match Cairn::try_parse_from(commands::symbolize::by_name(std::env::args_os())) {
         Ok(cairn) => cairn,

@@ -182,10 +182,12 @@ fn play_ends_soon_at_every_cut_and_reports_it() {
 
 #[test]
 fn play_refuses_files_that_are_no_tracker_recording() {
-    let answer = |arguments: &[&str], text| {
+    let answer = |arguments: &[&str], text: &str| {
         cairn().arg("play").args(arguments).assert().code(1).stdout_eq("").stderr_eq(text);
     };
-    answer(&["no/such.cairn"], "cairn: no/such.cairn: No such file or directory (os error 2)\n");
+    // In the words of the system.
+    let absent = fs::File::open("no/such.cairn").unwrap_err();
+    answer(&["no/such.cairn"], &format!("cairn: no/such.cairn: {absent}\n"));
     answer(
         &["fixtures"],
         "cairn: fixtures: not a recording: it is a directory; name a recording in it; [..]\n",

@@ -2,6 +2,7 @@
 //! language.
 
 #![cfg(windows)]
+#![allow(clippy::print_stdout, reason = "says what could not be tested")]
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,6 +14,20 @@ use cairn_files::{
     Directory, Existing, NewFile, Output, open_existing, open_output, reopenable_file, unnamed_file,
     unnamed_file_in,
 };
+
+/// Wine denies access to an open file that is replaced, and has no file with a lone surrogate.
+fn is_wine() -> bool {
+    #[link(name = "kernel32")]
+    unsafe extern "system" {
+        fn GetModuleHandleA(name: *const u8) -> *mut std::ffi::c_void;
+        fn GetProcAddress(module: *mut std::ffi::c_void, name: *const u8) -> *mut std::ffi::c_void;
+    }
+    // SAFETY: both names end with a NUL, and every process has that module.
+    unsafe {
+        !GetProcAddress(GetModuleHandleA(c"ntdll".as_ptr().cast()), c"wine_get_version".as_ptr().cast())
+            .is_null()
+    }
+}
 
 /// A directory for one test.
 struct Scratch(PathBuf);
@@ -83,6 +98,10 @@ fn new_file_replaces_only_what_it_may() {
     fs::write(scratch.at("late"), "another's").unwrap();
     assert_eq!(late.commit(Existing::Refuse).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     assert_eq!(fs::read(scratch.at("late")).unwrap(), b"another's");
+    if is_wine() {
+        println!("not tested in wine: an open file that is replaced");
+        return;
+    }
     // A reader has the replaced file open, as std opens files.
     let mut reader = File::open(&path).unwrap();
     write(&path, b"second", Existing::Replace).unwrap();
@@ -127,6 +146,10 @@ fn names_of_any_language_and_long_paths_are_files() {
     // A lone surrogate, which no UTF-8 can have.
     let odd = std::ffi::OsString::from_wide(&[0x61, 0xd800, 0x62]);
     for name in [OsStr::new("测试.cairn"), OsStr::new("ä b'%PATH%.cairn"), &odd] {
+        if is_wine() && name == odd {
+            println!("not tested in wine: a name with a lone surrogate");
+            continue;
+        }
         let path = scratch.0.join(name);
         write(&path, b"named", Existing::Refuse).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"named", "{name:?}");

@@ -113,11 +113,12 @@ impl Player {
     }
 
     fn open_file(path: &Path, window: Option<&Filter>) -> Result<Self, PlayError> {
-        let mut file = File::open(path).map_err(PlayError::Io)?;
-        let metadata = file.metadata().map_err(PlayError::Io)?;
-        if metadata.is_dir() {
+        // Windows opens no directory.
+        if path.is_dir() {
             return Err(PlayError::NoRecording { problem: "it is a directory; name a recording in it" });
         }
+        let mut file = File::open(path).map_err(PlayError::Io)?;
+        let metadata = file.metadata().map_err(PlayError::Io)?;
         if !metadata.is_file() {
             return Self::from_reader(file);
         }

@@ -195,6 +195,7 @@ mod tests {
         std::fs::read(std::env::current_exe().unwrap()).unwrap()
     }
 
+    #[cfg(not(windows))]
     #[test]
     fn elf_headers_of_this_program_are_read() {
         let bytes = own_program();

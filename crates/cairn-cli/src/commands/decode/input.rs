@@ -109,11 +109,11 @@ pub(super) fn read(
 
 /// Opens a file or a pipe. A directory is an error here, where the message can be clear.
 fn open_file(path: &PathBuf) -> io::Result<File> {
-    let file = File::open(path)?;
-    if file.metadata()?.is_dir() {
+    // Windows opens no directory.
+    if path.is_dir() {
         return Err(io::Error::other("is a directory; name the files in it"));
     }
-    Ok(file)
+    File::open(path)
 }
 
 /// Refuses files of a known kind that is no log: without a stack in them, nothing would be printed.
