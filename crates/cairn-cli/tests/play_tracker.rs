@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Once;
 
 use serde_json::Value;
 use snapbox::cmd::{Command, cargo_bin};
@@ -41,11 +42,13 @@ fn cases() -> Vec<Case> {
     let vectors: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     let cases = vectors["cases"].as_array().unwrap().iter().map(|value| {
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(value["id"].as_str().unwrap());
-        let case = Case { value: value.clone(), path };
-        fs::write(&case.path, case.bytes()).unwrap();
-        case
+        Case { value: value.clone(), path }
     });
-    cases.collect()
+    let cases: Vec<Case> = cases.collect();
+    // Once, because other tests of this program read them at the same time.
+    static WRITTEN: Once = Once::new();
+    WRITTEN.call_once(|| cases.iter().for_each(|case| fs::write(&case.path, case.bytes()).unwrap()));
+    cases
 }
 
 fn case(id: &str) -> Case {

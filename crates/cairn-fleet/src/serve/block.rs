@@ -327,7 +327,6 @@ pub(crate) fn parse(bytes: &[u8], received_ms: i64) -> Result<Block, Refusal> {
         let has_names = named.contains(&module.id);
         rows.entry(module.id.clone()).or_insert_with(|| Module { has_names, ..module.clone() });
     }
-    let mut stacks = stacks;
     stacks.sort_unstable_by_key(Stack::id);
     stacks.dedup_by_key(|stack| stack.id());
     Ok(Block {
