@@ -71,15 +71,16 @@ macro_rules! append {
     };
 }
 
-/// Returns the rows of samples of one day and service, each part of one process.
+/// Samples of one process.
+pub(crate) type OfProcess<'a> = (&'a Process, &'a [Sample]);
+
+/// Returns the rows of samples of one day and service.
 pub(crate) fn samples<'a>(
     day: &str,
     service: &str,
-    parts: &[(&'a Process, &'a [Sample])],
+    parts: &[OfProcess<'a>],
 ) -> Result<RecordBatch, StoreError> {
-    let of_part = |&(process, samples): &(&'a Process, &'a [Sample])| {
-        samples.iter().map(move |sample| (process, sample))
-    };
+    let of_part = |&(process, samples): &OfProcess<'a>| samples.iter().map(move |sample| (process, sample));
     let rows: Vec<(&Process, &Sample)> = parts.iter().flat_map(of_part).collect();
     let text = |of: fn(&Process) -> &str| texts(rows.iter().map(|&(process, _)| of(process)));
     let number = |of: fn(&Sample) -> i64| numbers(rows.iter().map(|&(_, sample)| of(sample)));

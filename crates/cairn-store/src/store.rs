@@ -13,12 +13,13 @@ use object_store::{ObjectStore, ObjectStoreExt as _};
 use parquet::arrow::ProjectionMask;
 use url::Url;
 
-use crate::block::{Block, Frame, Line, Module, ModuleId, Place, Process, Sample, Shape, Stack};
+use crate::block::{Block, Frame, Line, Module, ModuleId, Place, Process, Shape, Stack};
 use crate::calendar::{day_of, is_same_day, now_ms};
 use crate::log::{Committed, DataFile, FILE_SENDER, Log};
 use crate::numbers::Numbers;
 use crate::place::{address_of, check_conditions, objects_below, put_new};
 use crate::read::rows_of;
+use crate::rows::OfProcess;
 use crate::schema::Table;
 use crate::sorted_file::{BATCH_ROWS, Effort, FileWriter, sorted};
 use crate::{Id, StoreError, rows};
@@ -470,7 +471,7 @@ fn last_numbers(blocks: &[&Block]) -> Vec<(String, i64)> {
 
 /// The samples of blocks by day and service.
 fn days_of(blocks: &[&Block]) -> Result<Vec<DayOfService>, StoreError> {
-    let mut parts: BTreeMap<(String, &str), Vec<(&Process, &[Sample])>> = BTreeMap::new();
+    let mut parts: BTreeMap<(String, &str), Vec<OfProcess<'_>>> = BTreeMap::new();
     for Block { process, samples, .. } in blocks {
         for samples in samples.chunk_by(|a, b| is_same_day(a.end_ms, b.end_ms)) {
             let day = samples.first().map(|sample| day_of(sample.end_ms)).unwrap_or_default();
