@@ -195,7 +195,12 @@ fn play_refuses_files_that_are_no_tracker_recording() {
         &["fixtures"],
         "cairn: fixtures: not a recording: it is a directory; name a recording in it; [..]\n",
     );
-    answer(&["/dev/null"], "cairn: /dev/null: not a recording: the file is empty; [..]\n");
+    let empty = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("empty.recording");
+    fs::write(&empty, "").unwrap();
+    answer(
+        &[empty.to_str().unwrap()],
+        "cairn: [..]empty.recording: not a recording: the file is empty; [..]\n",
+    );
     answer(&["README.md"], "cairn: README.md: not a recording: it begins with other bytes; [..]\n");
     answer(
         &["fixtures/device/app.elf"],
