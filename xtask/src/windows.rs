@@ -217,17 +217,20 @@ fn test(toolchain: &Toolchain) -> Outcome {
     }
     // Nothing is optimised, so that deep recursion takes several times the stack.
     tests.env("RUST_MIN_STACK", TEST_STACK_BYTES);
+    let libraries = libraries()?;
+    c_programs(toolchain, &libraries)?;
+    tests.env("CAIRN_WINDOWS_LIBRARIES", &libraries);
     // Its other tests are of Linux.
     let mut captures = toolchain.cargo("test");
     captures.args(["--package", "cairn-capture", "--test", "windows"]);
-    captures.env("CAIRN_WINDOWS_LIBRARIES", random_calls()?);
+    captures.env("CAIRN_WINDOWS_LIBRARIES", &libraries);
     let tested = process::run(&mut tests).and_then(|()| process::run(&mut captures));
     toolchain.wait_for_wine()?;
     tested
 }
 
 /// Compiles the libraries between whose functions captures are tested, and returns their directory.
-fn random_calls() -> Outcome<PathBuf> {
+fn libraries() -> Outcome<PathBuf> {
     let sources = workspace_root().join("crates/cairn-capture/tests/support");
     let directory = workspace_root().join("target/windows/libraries");
     fs::create_dir_all(&directory).map_err(at(&directory))?;
@@ -243,6 +246,29 @@ fn random_calls() -> Outcome<PathBuf> {
     }
     Ok(directory)
 }
+
+/// Builds the library for C, and a program with each form of it.
+fn c_programs(toolchain: &Toolchain, directory: &Path) -> Outcome {
+    process::run(toolchain.cargo("build").args(["--package", "cairn-c"]))?;
+    let built = workspace_root().join(BUILD_DIRECTORY).join(TRIPLE).join("debug");
+    let library = built.join(C_LIBRARY);
+    fs::copy(&library, directory.join(C_LIBRARY)).map_err(at(&library))?;
+    let crate_c = workspace_root().join("crates/cairn-c");
+    for (name, linked, system) in [
+        ("c_shared.exe", "libcairn.dll.a", &[][..]),
+        ("c_static.exe", "libcairn.a", &["-lntdll", "-lws2_32", "-luserenv", "-ldbghelp"]),
+    ] {
+        let mut command = Command::new(LINKER);
+        command
+            .args(["-O2", "-g", "-municode", "-fno-optimize-sibling-calls", "-I"])
+            .arg(crate_c.join("include"));
+        command.arg(crate_c.join("tests/c/windows.c")).arg(built.join(linked)).args(system);
+        process::run(command.arg("-o").arg(directory.join(name)))?;
+    }
+    Ok(())
+}
+
+const C_LIBRARY: &str = "cairn.dll";
 
 /// Stack of a test's thread; 16 MiB, eight times what is usual.
 const TEST_STACK_BYTES: &str = "16777216";

@@ -230,9 +230,9 @@ struct cairn_recording_options {
     /* The size of this struct. */
     size_t type_size;
     /*
-     * Path of the file. %p is replaced with the process id, %e with the program's name; if the
-     * file exists, .1, .2 and so on are appended. Null to record into memory, which requires
-     * ring_bytes or ring_nanos.
+     * Path of the file, in UTF-8 on Windows. %p is replaced with the process id, %e with the
+     * program's name; if the file exists, .1, .2 and so on are appended. Null to record into
+     * memory, which requires ring_bytes or ring_nanos.
      */
     const char *path;
     /*

@@ -26,9 +26,9 @@ pub const CAIRN_ERROR_NOT_STARTED: c_int = -9;
 pub struct CairnRecordingOptions {
     /// The size of this struct.
     pub type_size: usize,
-    /// Path of the file. %p is replaced with the process id, %e with the program's name; if the
-    /// file exists, .1, .2 and so on are appended. Null to record into memory, which requires
-    /// ring_bytes or ring_nanos.
+    /// Path of the file, in UTF-8 on Windows. %p is replaced with the process id, %e with the
+    /// program's name; if the file exists, .1, .2 and so on are appended. Null to record into
+    /// memory, which requires ring_bytes or ring_nanos.
     pub path: *const c_char,
     /// Nonzero to keep only the last events, as a flight recorder does: their bytes (1 MiB to 1
     /// GiB).
@@ -99,6 +99,20 @@ pub unsafe extern "C" fn cairn_recording_start(options: *const CairnRecordingOpt
     cairn_recorder::start(&wanted).map_or_else(start_error, |()| 0)
 }
 
+/// The body of a naked function whose caller's registers a hook gets.
+#[cfg(not(windows))]
+macro_rules! with_call_site {
+    ($this:ident, $count:tt, $hook:ident) => {
+        cairn_recorder::jump_with_call_site!($count, $hook)
+    };
+}
+#[cfg(windows)]
+macro_rules! with_call_site {
+    ($this:ident, $count:tt, $hook:ident) => {
+        cairn_recorder::call_with_call_site!($this, by_place::$hook)
+    };
+}
+
 fn start_error(error: StartError) -> c_int {
     match error {
         StartError::AlreadyStarted => CAIRN_ERROR_STARTED,
@@ -118,7 +132,7 @@ fn start_error(error: StartError) -> c_int {
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark(text: *const c_char, skip: u32) {
-    cairn_recorder::jump_with_call_site!(2, mark_at)
+    with_call_site!(cairn_mark, 2, mark_at)
 }
 
 /// Marks this moment as cairn_mark does, with a number.
@@ -129,7 +143,7 @@ pub unsafe extern "C" fn cairn_mark(text: *const c_char, skip: u32) {
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark_value(text: *const c_char, skip: u32, value: f64) {
-    cairn_recorder::jump_with_call_site!(2, mark_value_at)
+    with_call_site!(cairn_mark_value, 2, mark_value_at)
 }
 
 /// Marks this moment as cairn_mark does, with a whole number.
@@ -140,7 +154,7 @@ pub unsafe extern "C" fn cairn_mark_value(text: *const c_char, skip: u32, value:
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark_integer(text: *const c_char, skip: u32, value: i64) {
-    cairn_recorder::jump_with_call_site!(3, mark_integer_at)
+    with_call_site!(cairn_mark_integer, 3, mark_integer_at)
 }
 
 /// Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds
@@ -163,7 +177,7 @@ pub unsafe extern "C" fn cairn_mark_from_context(ucontext: *const c_void, text: 
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn cairn_heap_alloc(address: *const c_void, size: usize) {
-    cairn_recorder::jump_with_call_site!(2, heap_alloc_at)
+    with_call_site!(cairn_heap_alloc, 2, heap_alloc_at)
 }
 
 /// Records that such a block is about to be freed. Call it before the block can be allocated again.
@@ -289,5 +303,86 @@ unsafe extern "C" fn heap_alloc_at(address: *const c_void, size: usize, pc: u64,
         // SAFETY: the caller promises the registers of its own caller, which waits for this
         // function.
         unsafe { heap::allocated(address as u64, size as u64, CallSite { pc, sp, fp }) };
+    }
+}
+
+/// The entries on Windows, which get the place of the call site's registers.
+#[cfg(windows)]
+mod by_place {
+    use core::ffi::{c_char, c_void};
+
+    /// Frame pointer and return address of a caller; its stack pointer after the return lies behind
+    /// them.
+    type Saved = *const [u64; 2];
+
+    /// # Safety
+    ///
+    /// `saved` is from `call_with_call_site!`, and the caller of that function waits.
+    unsafe fn registers(saved: Saved) -> (u64, u64, u64) {
+        // SAFETY: the caller promises the place of two saved registers.
+        let [fp, pc] = unsafe { *saved };
+        (pc, saved as u64 + 16, fp)
+    }
+
+    /// # Safety
+    ///
+    /// As [`registers`] and [`mark_at`](super::mark_at).
+    pub(super) unsafe extern "C" fn mark_at(text: *const c_char, skip: u32, _: u64, _: u64, saved: Saved) {
+        // SAFETY: the caller promises both.
+        unsafe {
+            let (pc, sp, fp) = registers(saved);
+            super::mark_at(text, skip, pc, sp, fp);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`registers`] and [`mark_value_at`](super::mark_value_at).
+    pub(super) unsafe extern "C" fn mark_value_at(
+        text: *const c_char,
+        skip: u32,
+        value: f64,
+        _: u64,
+        saved: Saved,
+    ) {
+        // SAFETY: the caller promises both.
+        unsafe {
+            let (pc, sp, fp) = registers(saved);
+            super::mark_value_at(text, skip, pc, sp, fp, value);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`registers`] and [`mark_integer_at`](super::mark_integer_at).
+    pub(super) unsafe extern "C" fn mark_integer_at(
+        text: *const c_char,
+        skip: u32,
+        value: i64,
+        _: u64,
+        saved: Saved,
+    ) {
+        // SAFETY: the caller promises both.
+        unsafe {
+            let (pc, sp, fp) = registers(saved);
+            super::mark_integer_at(text, skip, value, pc, sp, fp);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`registers`].
+    pub(super) unsafe extern "C" fn heap_alloc_at(
+        address: *const c_void,
+        size: usize,
+        _: u64,
+        _: u64,
+        saved: Saved,
+    ) {
+        // SAFETY: the caller promises the place of the registers, and that its caller waits.
+        unsafe {
+            let (pc, sp, fp) = registers(saved);
+            super::heap_alloc_at(address, size, pc, sp, fp);
+        }
     }
 }

@@ -4,7 +4,9 @@ use core::ffi::{c_int, c_void};
 use core::{ptr, slice};
 
 use cairn_capture::xnu::{Packing, Quirks, UserWalk, UserWalkInfo, Validity};
-use cairn_capture::{CallSite, FrameControl, MemoryReader, StopReason, kernel_walk_at, walk_frames_at};
+use cairn_capture::{
+    CallSite, Context, FrameControl, MemoryReader, StopReason, kernel_walk_at, walk_frames_at,
+};
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_wire::xnu::{self, OutOfReach};
 
@@ -164,7 +166,7 @@ impl CairnWalkControl {
         own.start_frame = self.start_frame();
         own.address_offset = self.address_offset;
         // SAFETY: the caller promises that the context is null or one of this thread.
-        own.interrupted = unsafe { self.context.cast::<libc::ucontext_t>().as_ref() };
+        own.interrupted = unsafe { self.context.cast::<Context>().as_ref() };
         own.quirks = self.quirks();
         own
     }

@@ -2,6 +2,7 @@
 //! what it says of commands that need Linux.
 
 #![cfg(windows)]
+#![allow(clippy::print_stdout, reason = "says what was skipped")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -208,6 +209,44 @@ fn programs_are_named_from_pdb_and_dwarf() {
     let function = names.split('@').next().unwrap();
     let answer = scratch.out(&["symbolize", "-e", mingw.to_str().unwrap(), &format!("0x{address}")]);
     assert!(answer.contains(function), "{function}: {answer}");
+}
+
+/// The program is `windows.c` of `cairn-c`, linked with either form of the library.
+///
+/// `cargo xtask windows` compiles both.
+#[test]
+fn recordings_of_c_programs_are_exact() {
+    let Some(directory) = std::env::var_os("CAIRN_WINDOWS_LIBRARIES").map(PathBuf::from) else {
+        println!("skipped: CAIRN_WINDOWS_LIBRARIES is not set");
+        return;
+    };
+    let scratch = Scratch::new("c");
+    for name in ["c_shared.exe", "c_static.exe"] {
+        let recording = scratch.at(&format!("{name}.cairn"));
+        let output = Command::new(directory.join(name)).arg(&recording).output().unwrap();
+        assert!(output.status.success(), "{name}: {output:?}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "11600");
+        let recording = recording.to_str().unwrap();
+        let report: serde_json::Value =
+            serde_json::from_str(&scratch.out(&["report", "--json", recording])).unwrap();
+        for (count, expected) in [
+            ("total_allocations", 200),
+            ("total_bytes", 11_600),
+            ("total_frees", 100),
+            ("leaked_bytes", 10_000),
+            ("peak_bytes", 10_016),
+            ("unmatched_frees", 0),
+        ] {
+            assert_eq!(report[count], expected, "{name}: {count}");
+        }
+        assert_eq!(report["top"][0]["function"], "make_body", "{name}: {}", report["top"]);
+        let played = scratch.out(&["play", "--stacks", recording]);
+        for mark in ["\"begin\"", "\"times\" = 100", "\"half\" = 50"] {
+            let at = played.find(mark).unwrap_or_else(|| panic!("{name}: no {mark} in {played}"));
+            let frames: Vec<&str> = played[at..].lines().skip(1).take(2).collect();
+            assert!(frames[0].ends_with(": work") && frames[1].ends_with(": wmain"), "{name}: {frames:?}");
+        }
+    }
 }
 
 #[test]

@@ -67,3 +67,38 @@ macro_rules! jump_with_call_site {
         )
     };
 }
+
+/// Calls `$hook` with the arguments of the surrounding naked function `$this` and a call site.
+///
+/// The fifth argument is the place of the caller's registers: frame pointer and return address. The
+/// stack pointer after the return is the address behind them.
+///
+/// This is for Windows, where a function gets four arguments in registers, so that none are left
+/// for a call site. `$hook` is an `extern "C"` function; parameters up to the fourth that `$this`
+/// does not have are of any integer type, and mean nothing.
+///
+/// The frame has unwind data, because exceptions may be handled below it.
+#[cfg(all(target_arch = "x86_64", windows))]
+#[macro_export]
+macro_rules! call_with_call_site {
+    ($this:path, $hook:path) => {
+        core::arch::naked_asm!(
+            ".seh_proc {this}",
+            "push rbp",
+            ".seh_pushreg rbp",
+            // The fifth argument lies behind room for the first four.
+            "sub rsp, 48",
+            ".seh_stackalloc 48",
+            ".seh_endprologue",
+            "lea rax, [rsp + 48]",
+            "mov [rsp + 32], rax",
+            "call {hook}",
+            "add rsp, 48",
+            "pop rbp",
+            "ret",
+            ".seh_endproc",
+            this = sym $this,
+            hook = sym $hook,
+        )
+    };
+}

@@ -138,8 +138,8 @@ pub(crate) fn table<'a>(address: u64) -> Option<FunctionTable<'a>> {
             find => {
                 // SAFETY: `add_function_table_callback` alone stores one here, of this type.
                 let find = unsafe { core::mem::transmute::<*mut c_void, FindFunction>(find) };
-                // SAFETY: `add_function_table_callback` promises that the function may run wherever a
-                // capture does; it gets its own context.
+                // SAFETY: `add_function_table_callback` promises that the function may run
+                // wherever a capture does; it gets its own context.
                 let entry = unsafe { find(address, table.context.load(Ordering::Relaxed)) };
                 entry as u64
             }
