@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(target_os = "linux"),
-    allow(dead_code, reason = "what `cairn heap` alone uses, which runs on Linux")
+    allow(dead_code, reason = "what `cairn heap` on Linux alone uses")
 )]
 
 mod commands;
