@@ -18,14 +18,8 @@ const CRATES: [&str; 7] = [
     "cairn-format",
 ];
 /// Sources of the library for Windows.
-const CRATES_OF_WINDOWS: [&str; 6] = [
-    "cairn-hooks-windows",
-    "cairn-recorder",
-    "cairn-capture",
-    "cairn-unwind",
-    "cairn-wire",
-    "cairn-format",
-];
+const CRATES_OF_WINDOWS: [&str; 6] =
+    ["cairn-hooks-windows", "cairn-recorder", "cairn-capture", "cairn-unwind", "cairn-wire", "cairn-format"];
 const PROFILE: &str = "c-library";
 const WINDOWS_SETTINGS: [&str; 4] =
     ["--config", "profile.c-library.lto=\"off\"", "--config", "profile.c-library.strip=true"];

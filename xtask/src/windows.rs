@@ -24,7 +24,7 @@ use crate::debian::{self, Tool};
 use crate::portability::{APPLE, Compiler, library_source};
 use crate::process::{self, Failure, Outcome, at, cargo, read, workspace_root};
 
-/// The crates that read, the recorder, and what they need.
+/// The crates that read, the recorder, the hooks, and what they need.
 const CRATES: &[&str] = &[
     "cairn-analysis",
     "cairn-cli",
@@ -32,10 +32,12 @@ const CRATES: &[&str] = &[
     "cairn-files",
     "cairn-format",
     "cairn-heap",
+    "cairn-hooks-windows",
     "cairn-logs",
     "cairn-memory",
     "cairn-recorder",
     "cairn-recording",
+    "cairn-run",
     "cairn-symbols",
     "cairn-unwind",
     "cairn-web",
@@ -248,6 +250,8 @@ fn check_msvc() -> Outcome {
         fs::write(&complete, "").map_err(at(&complete))?;
     }
     let mut command = cargo_for(&compiler, "check", MSVC_TRIPLE, &sysroot);
+    // The library that the command carries is built for real, which needs Microsoft's linker.
+    command.env("CAIRN_WITHOUT_HOOKS", "1");
     for name in CRATES {
         command.args(["--package", name]);
     }

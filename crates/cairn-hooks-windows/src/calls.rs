@@ -102,13 +102,7 @@ pub(crate) unsafe fn protect(at: *mut u8, bytes: usize, protection: u32) -> Resu
     let (mut address, mut bytes, mut before) = (at.cast(), bytes, 0);
     // SAFETY: the call fills the variables; the caller allows the change.
     let status = unsafe {
-        NtProtectVirtualMemory(
-            THIS_PROCESS,
-            &raw mut address,
-            &raw mut bytes,
-            protection,
-            &raw mut before,
-        )
+        NtProtectVirtualMemory(THIS_PROCESS, &raw mut address, &raw mut bytes, protection, &raw mut before)
     };
     if status < 0 { Err(status) } else { Ok(before) }
 }

@@ -50,13 +50,15 @@ fn instruction_bytes(code: &[u8]) -> Option<usize> {
         0xf7 if register_field(code.get(at)) == Some(0) => operand()? + immediate()?,
         // nop
         0x90 => 0,
-        0x0f => 1 + match code.get(at)? {
-            // movups and movaps, nop, movzx
-            0x10 | 0x11 | 0x28 | 0x29 | 0x1f | 0xb6 | 0xb7 => {
-                operand_bytes(code.get(at + 1..).unwrap_or_default())?
+        0x0f => {
+            1 + match code.get(at)? {
+                // movups and movaps, nop, movzx
+                0x10 | 0x11 | 0x28 | 0x29 | 0x1f | 0xb6 | 0xb7 => {
+                    operand_bytes(code.get(at + 1..).unwrap_or_default())?
+                }
+                _ => return None,
             }
-            _ => return None,
-        },
+        }
         _ => return None,
     };
     Some(at + rest)
@@ -92,30 +94,30 @@ mod tests {
 
     /// Instructions as an assembler writes them, each with its length.
     const MOVABLE: [&[u8]; 24] = [
-        &[0x41, 0x57],                                           // push r15
-        &[0x53],                                                 // push rbx
-        &[0x48, 0x8d, 0xa4, 0x24, 0, 0, 0, 0],                   // lea rsp, [rsp + 0], 4 bytes
-        &[0x48, 0x81, 0xec, 0xa8, 0, 0, 0],                      // sub rsp, 0xa8
-        &[0x48, 0x83, 0xec, 0x78],                               // sub rsp, 0x78
-        &[0x4c, 0x89, 0xc5],                                     // mov rbp, r8
-        &[0x4c, 0x8d, 0x84, 0x24, 0x8c, 0, 0, 0],                // lea r8, [rsp + 0x8c]
-        &[0x48, 0x89, 0x5c, 0x24, 0x08],                         // mov [rsp + 8], rbx
-        &[0xb8, 1, 0, 0, 0],                                     // mov eax, 1
-        &[0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8],                   // movabs rax
-        &[0x4c, 0x8b, 0xd1],                                     // mov r10, rcx
-        &[0xf6, 0x04, 0x25, 0x08, 0x03, 0xfe, 0x7f, 0x01],       // test byte [0x7ffe0308], 1
-        &[0x81, 0x79, 0x10, 0xee, 0xdd, 0xee, 0xdd],             // cmp dword [rcx + 16], 0xddeeddee
-        &[0x33, 0xc0],                                           // xor eax, eax
-        &[0x4d, 0x85, 0xc0],                                     // test r8, r8
-        &[0x0f, 0x11, 0xb4, 0x24, 0x80, 0, 0, 0],                // movups [rsp + 0x80], xmm6
-        &[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],                // nop
-        &[0x66, 0x90],                                           // nop
-        &[0x0f, 0x1f, 0x40, 0],                                  // nop
-        &[0xc7, 0x44, 0x24, 0x20, 1, 0, 0, 0],                   // mov dword [rsp + 32], 1
-        &[0xc6, 0x41, 0x08, 1],                                  // mov byte [rcx + 8], 1
-        &[0xf7, 0xc2, 0, 0, 0, 1],                               // test edx, 0x1000000
-        &[0x0f, 0xb6, 0xc2],                                     // movzx eax, dl
-        &[0x48, 0x8b, 0xc4],                                     // mov rax, rsp
+        &[0x41, 0x57],                                     // push r15
+        &[0x53],                                           // push rbx
+        &[0x48, 0x8d, 0xa4, 0x24, 0, 0, 0, 0],             // lea rsp, [rsp + 0], 4 bytes
+        &[0x48, 0x81, 0xec, 0xa8, 0, 0, 0],                // sub rsp, 0xa8
+        &[0x48, 0x83, 0xec, 0x78],                         // sub rsp, 0x78
+        &[0x4c, 0x89, 0xc5],                               // mov rbp, r8
+        &[0x4c, 0x8d, 0x84, 0x24, 0x8c, 0, 0, 0],          // lea r8, [rsp + 0x8c]
+        &[0x48, 0x89, 0x5c, 0x24, 0x08],                   // mov [rsp + 8], rbx
+        &[0xb8, 1, 0, 0, 0],                               // mov eax, 1
+        &[0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8],             // movabs rax
+        &[0x4c, 0x8b, 0xd1],                               // mov r10, rcx
+        &[0xf6, 0x04, 0x25, 0x08, 0x03, 0xfe, 0x7f, 0x01], // test byte [0x7ffe0308], 1
+        &[0x81, 0x79, 0x10, 0xee, 0xdd, 0xee, 0xdd],       // cmp dword [rcx + 16], 0xddeeddee
+        &[0x33, 0xc0],                                     // xor eax, eax
+        &[0x4d, 0x85, 0xc0],                               // test r8, r8
+        &[0x0f, 0x11, 0xb4, 0x24, 0x80, 0, 0, 0],          // movups [rsp + 0x80], xmm6
+        &[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],          // nop
+        &[0x66, 0x90],                                     // nop
+        &[0x0f, 0x1f, 0x40, 0],                            // nop
+        &[0xc7, 0x44, 0x24, 0x20, 1, 0, 0, 0],             // mov dword [rsp + 32], 1
+        &[0xc6, 0x41, 0x08, 1],                            // mov byte [rcx + 8], 1
+        &[0xf7, 0xc2, 0, 0, 0, 1],                         // test edx, 0x1000000
+        &[0x0f, 0xb6, 0xc2],                               // movzx eax, dl
+        &[0x48, 0x8b, 0xc4],                               // mov rax, rsp
     ];
 
     #[test]
@@ -134,20 +136,20 @@ mod tests {
     #[test]
     fn prologue_refuses_what_depends_on_its_place() {
         let fixed: [&[u8]; 14] = [
-            &[0x48, 0x8d, 0x35, 0x3e, 0xf1, 0x03, 0],       // lea rsi, [rip + 0x3f13e]
-            &[0xf6, 0x05, 0x6a, 0xe5, 0x03, 0, 0x08],       // test byte [rip + 0x3e56a], 8
-            &[0xe8, 0, 0, 0, 0],                            // call
-            &[0xe9, 0, 0, 0, 0],                            // jmp
-            &[0xeb, 0],                                     // jmp
-            &[0x75, 3],                                     // jne
-            &[0x0f, 0x85, 0x14, 2, 0, 0],                   // jne
-            &[0xff, 0x25, 0, 0, 0, 0],                      // jmp [rip]: another tool's hook
-            &[0xff, 0x14, 0x25, 0, 0x10, 0xfe, 0x7f],       // call [0x7ffe1000]
-            &[0x0f, 0x05],                                  // syscall
-            &[0xc3],                                        // ret
-            &[0xcc],                                        // int3
-            &[0x66, 0xb8, 1, 0],                            // mov ax, 1: another length
-            &[0xf7, 0xd8],                                  // neg eax: not known
+            &[0x48, 0x8d, 0x35, 0x3e, 0xf1, 0x03, 0], // lea rsi, [rip + 0x3f13e]
+            &[0xf6, 0x05, 0x6a, 0xe5, 0x03, 0, 0x08], // test byte [rip + 0x3e56a], 8
+            &[0xe8, 0, 0, 0, 0],                      // call
+            &[0xe9, 0, 0, 0, 0],                      // jmp
+            &[0xeb, 0],                               // jmp
+            &[0x75, 3],                               // jne
+            &[0x0f, 0x85, 0x14, 2, 0, 0],             // jne
+            &[0xff, 0x25, 0, 0, 0, 0],                // jmp [rip]: another tool's hook
+            &[0xff, 0x14, 0x25, 0, 0x10, 0xfe, 0x7f], // call [0x7ffe1000]
+            &[0x0f, 0x05],                            // syscall
+            &[0xc3],                                  // ret
+            &[0xcc],                                  // int3
+            &[0x66, 0xb8, 1, 0],                      // mov ax, 1: another length
+            &[0xf7, 0xd8],                            // neg eax: not known
         ];
         for instruction in fixed {
             let mut code = [0x90; 2 * INSTRUCTION_BYTES];
@@ -159,9 +161,8 @@ mod tests {
     #[test]
     fn prologue_moves_whole_instructions() {
         // RtlFreeHeap of wine 8.
-        let code = [
-            0x48, 0x8d, 0xa4, 0x24, 0, 0, 0, 0, 0x41, 0x57, 0x41, 0x56, 0x41, 0x55, 0x41, 0x54, 0x55, 0x57,
-        ];
+        let code =
+            [0x48, 0x8d, 0xa4, 0x24, 0, 0, 0, 0, 0x41, 0x57, 0x41, 0x56, 0x41, 0x55, 0x41, 0x54, 0x55, 0x57];
         assert_eq!(movable_bytes(&code, 14), Ok(14));
         assert_eq!(movable_bytes(&code, 13), Ok(14));
         assert_eq!(movable_bytes(&code, 15), Ok(16));

@@ -156,7 +156,8 @@ impl HeapCommand {
         if ends_with_slash {
             std::fs::create_dir_all(asked).map_err(within)?;
         }
-        let pattern = if ends_with_slash || asked.is_dir() { asked.join(USUAL_NAME) } else { asked.to_owned() };
+        let pattern =
+            if ends_with_slash || asked.is_dir() { asked.join(USUAL_NAME) } else { asked.to_owned() };
         let pattern = std::path::absolute(pattern)?;
         match pattern.parent().map(std::fs::metadata) {
             Some(Err(error)) => Err(within(error)),

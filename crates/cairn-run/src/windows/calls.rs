@@ -55,7 +55,10 @@ unsafe extern "system" {
         bytes: usize,
     ) -> *mut c_void;
     pub(super) fn UnmapViewOfFile(address: *const c_void) -> i32;
-    pub(super) fn SetConsoleCtrlHandler(handler: Option<unsafe extern "system" fn(u32) -> i32>, adds: i32) -> i32;
+    pub(super) fn SetConsoleCtrlHandler(
+        handler: Option<unsafe extern "system" fn(u32) -> i32>,
+        adds: i32,
+    ) -> i32;
 }
 
 /// Returns a text as UTF-16 with a NUL at its end.

@@ -84,7 +84,10 @@ impl Exchange {
     }
 
     fn number(&self, at: usize) -> u32 {
-        self.bytes().get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        self.bytes()
+            .get(at..)
+            .and_then(|rest| rest.first_chunk())
+            .map_or(0, |bytes| u32::from_le_bytes(*bytes))
     }
 
     /// Reads the answer, after the library was loaded.

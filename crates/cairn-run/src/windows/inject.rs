@@ -31,7 +31,8 @@ pub(super) fn load(process: *mut c_void, path: &Path) -> io::Result<bool> {
     // SAFETY: the memory was made above for that many bytes, which `path` has.
     let is_written =
         unsafe { WriteProcessMemory(process, place, path.as_ptr().cast(), bytes, ptr::null_mut()) } != 0;
-    let loaded = if is_written { call(process, load_function()?, place) } else { Err(io::Error::last_os_error()) };
+    let loaded =
+        if is_written { call(process, load_function()?, place) } else { Err(io::Error::last_os_error()) };
     // A thread that is still loading reads the path.
     if loaded.is_ok() {
         // SAFETY: made above; the thread has ended.
@@ -44,7 +45,8 @@ pub(super) fn load(process: *mut c_void, path: &Path) -> io::Result<bool> {
 fn load_function() -> io::Result<*const c_void> {
     let name = wide("kernel32.dll".as_ref());
     // SAFETY: both names end with NUL; the module is part of every process.
-    let function = unsafe { GetProcAddress(GetModuleHandleW(name.as_ptr()), c"LoadLibraryW".as_ptr().cast()) };
+    let function =
+        unsafe { GetProcAddress(GetModuleHandleW(name.as_ptr()), c"LoadLibraryW".as_ptr().cast()) };
     if function.is_null() { Err(io::Error::last_os_error()) } else { Ok(function) }
 }
 

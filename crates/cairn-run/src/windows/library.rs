@@ -1,7 +1,11 @@
 //! The recording library for Windows: carried inside this crate, written where the loader finds it.
 
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::{env, fs, io, process};
+use std::{env, process};
+
+use cairn_files::Directory;
 
 #[cfg(has_library)]
 const BYTES: &[u8] = include_bytes!(env!("CAIRN_HOOKS_LIBRARY"));
@@ -30,7 +34,10 @@ impl Library {
             ));
         }
         let local = env::var_os("LOCALAPPDATA").filter(|path| !path.is_empty()).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, "LOCALAPPDATA names no directory; set it to one of your own")
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                "LOCALAPPDATA names no directory; set it to one of your own",
+            )
         })?;
         let directory = std::path::absolute(local)?.join("cairn").join("library");
         let path = unpack_into(&directory, BYTES)
@@ -46,18 +53,26 @@ impl Library {
 }
 
 fn unpack_into(directory: &Path, content: &[u8]) -> io::Result<PathBuf> {
-    let path = directory.join(format!("cairn_hooks-{:016x}.dll", hash(content)));
-    if fs::read(&path).is_ok_and(|found| found == content) {
+    let name = format!("cairn_hooks-{:016x}.dll", hash(content));
+    let path = directory.join(&name);
+    let name = OsStr::new(&name);
+    let directory = Directory::private(directory)?;
+    let holds = || {
+        let mut found = Vec::new();
+        let read = directory.read_own(name).and_then(|mut file| file.read_to_end(&mut found));
+        read.is_ok() && found == content
+    };
+    if holds() {
         return Ok(path);
     }
-    fs::create_dir_all(directory)?;
     // Written beside its place and renamed: a loader finds it complete.
-    let fresh = path.with_extension(format!("{}.tmp", process::id()));
-    let written = fs::write(&fresh, content).and_then(|()| fs::rename(&fresh, &path));
-    if let Err(error) = written {
-        let _ = fs::remove_file(&fresh);
+    let fresh = OsString::from(format!("{}.{}.tmp", name.display(), process::id()));
+    let written = directory.create_new(&fresh).and_then(|mut file| file.write_all(content));
+    let renamed = written.and_then(|()| directory.rename(&fresh, name));
+    if let Err(error) = renamed {
+        let _ = directory.remove(&fresh);
         // Another process may have written it meanwhile, and has it loaded.
-        return if fs::read(&path).is_ok_and(|found| found == content) { Ok(path) } else { Err(error) };
+        return if holds() { Ok(path) } else { Err(error) };
     }
     Ok(path)
 }
@@ -75,6 +90,8 @@ fn hash(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -28,7 +28,10 @@ pub fn find(name: &OsStr) -> Result<PathBuf, StartError> {
         Some(X86_64) => fs::canonicalize(&path).map(without_prefix).map_err(unreadable),
         Some(X86_32) => Err(StartError::OtherMachine(path, "it is a 32-bit program")),
         Some(_) => Err(StartError::OtherMachine(path, "it is a program for another processor")),
-        None => Err(StartError::OtherMachine(path, "it is no program for Windows (scripts are run by one: name that)")),
+        None => Err(StartError::OtherMachine(
+            path,
+            "it is no program for Windows (scripts are run by one: name that)",
+        )),
     }
 }
 

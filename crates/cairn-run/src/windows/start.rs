@@ -45,11 +45,9 @@ impl fmt::Display for StartError {
         match self {
             Self::NotFound(name) => write!(f, "{}: there is no such program", Path::new(name).display()),
             Self::Unreadable(path, error) => write!(f, "{}: cannot be read: {error}", path.display()),
-            Self::OtherMachine(path, reason) => write!(
-                f,
-                "{}: {reason}; cairn records 64-bit programs for x86-64 on Windows",
-                path.display()
-            ),
+            Self::OtherMachine(path, reason) => {
+                write!(f, "{}: {reason}; cairn records 64-bit programs for x86-64 on Windows", path.display())
+            }
             Self::NotStarted(path, error) => write!(f, "{}: cannot be started: {error}", path.display()),
             Self::NotLoaded(path, error) => write!(
                 f,
@@ -66,7 +64,9 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Unreadable(_, error) | Self::NotStarted(_, error) | Self::NotLoaded(_, error) => Some(error),
+            Self::Unreadable(_, error) | Self::NotStarted(_, error) | Self::NotLoaded(_, error) => {
+                Some(error)
+            }
             Self::NotFound(_) | Self::OtherMachine(..) | Self::NotRecorded(..) => None,
         }
     }
@@ -128,7 +128,8 @@ impl Start<'_> {
             Answer::Recording(recording) => recording,
             Answer::Refused(reason) => return Err(StartError::NotRecorded(path, reason)),
             Answer::None => {
-                let reason = if is_loaded { "the library does not answer" } else { "its loader refuses the library" };
+                let reason =
+                    if is_loaded { "the library does not answer" } else { "its loader refuses the library" };
                 return Err(StartError::NotLoaded(path, io::Error::other(reason)));
             }
         };
