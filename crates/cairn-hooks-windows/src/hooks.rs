@@ -57,6 +57,8 @@ macro_rules! entry {
             "lea rax, [rsp + 0x28]",
             "mov [rsp + 0x20], rax",
             "call {hook}",
+            // Otherwise the return address is in the epilogue, where unwinding calls no handler.
+            "nop",
             "add rsp, 0x48",
             "ret",
             ".seh_endproc",

@@ -126,7 +126,7 @@ impl HeapCommand {
             make_room(&output, name)?;
         }
         let start = Start { program: path.as_os_str(), arguments, library: &library };
-        let mut running = match start.run(|process| filled(&output, name, process)) {
+        let mut running = match start.run(|process| numbered(&filled(&output, name, process))) {
             Ok(running) => running,
             Err(error) => return Ok(refused(&error)),
         };
@@ -191,8 +191,7 @@ fn make_room(output: &Path, name: &OsStr) -> io::Result<()> {
     }
 }
 
-/// Fills `%n`, `%p` and `%%` into the name of a recording; if a file has that name, a number is
-/// added.
+/// Fills `%n`, `%p` and `%%` into the name of a recording.
 fn filled(pattern: &Path, program: &OsStr, process: u32) -> PathBuf {
     let name = pattern.file_name().unwrap_or_default().to_string_lossy();
     let mut text = OsString::new();
@@ -216,14 +215,13 @@ fn filled(pattern: &Path, program: &OsStr, process: u32) -> PathBuf {
         }
         text.push(&part[1..]);
     }
-    numbered(&pattern.with_file_name(text))
+    pattern.with_file_name(text)
 }
 
-/// Puts a number above 1 into a name that a file has.
+/// Puts a number above 1 into the name if a file has it.
 fn numbered(path: &Path) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_owned();
     let name_of = |number: u32| {
-        let mut name = stem.clone();
+        let mut name = path.file_stem().unwrap_or_default().to_owned();
         name.push(format!(".{number}"));
         if let Some(extension) = path.extension() {
             name.push(".");
@@ -231,9 +229,11 @@ fn numbered(path: &Path) -> PathBuf {
         }
         path.with_file_name(name)
     };
-    let is_free = |path: &PathBuf| !path.exists();
-    let is_usual = is_free(&path.to_owned());
-    if is_usual { path.to_owned() } else { (2..1000).map(name_of).find(is_free).unwrap_or(path.to_owned()) }
+    if !path.exists() {
+        return path.to_owned();
+    }
+    // The recorder appends a number of its own to a name that is in use.
+    (2..1000).map(name_of).find(|path| !path.exists()).unwrap_or_else(|| path.to_owned())
 }
 
 /// Prints where the recording is, and its summary. Errors change nothing about the program's end.
