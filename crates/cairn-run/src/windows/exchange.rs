@@ -14,7 +14,7 @@ const BYTES: usize = 8192;
 const PATH: usize = 64;
 const TEXT: usize = 4160;
 
-/// What the library has answered.
+/// The library's answer.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// The library was not loaded, or could not open the memory.

@@ -20,8 +20,9 @@ pub struct Library {
 }
 
 impl Library {
-    /// Writes the library into `%LOCALAPPDATA%\cairn\library`, under a name with a hash of its
-    /// content, unless it is there. Other users have no access to that directory.
+    /// Writes the library into `%LOCALAPPDATA%\cairn\library`, unless it is there.
+    ///
+    /// Its name has a hash of its content. Other users have no access to that directory.
     ///
     /// # Errors
     ///
