@@ -138,8 +138,8 @@ pub(crate) fn table<'a>(address: u64) -> Option<FunctionTable<'a>> {
             find => {
                 // SAFETY: `add_function_table_callback` alone stores one here, of this type.
                 let find = unsafe { core::mem::transmute::<*mut c_void, FindFunction>(find) };
-                // SAFETY: the function may run here, by the contract of that function, and gets its
-                // own context.
+                // SAFETY: the function may run here, as `add_function_table_callback` requires, and
+                // gets its own context.
                 let entry = unsafe { find(address, table.context.load(Ordering::Relaxed)) };
                 entry as u64
             }
