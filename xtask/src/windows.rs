@@ -24,7 +24,7 @@ use crate::debian::{self, Tool};
 use crate::portability::{APPLE, Compiler, library_source};
 use crate::process::{self, Failure, Outcome, at, cargo, read, workspace_root};
 
-/// The crates that read, the recorder, and what they need.
+/// The crates that read, the recorder, the hooks, and what they need.
 const CRATES: &[&str] = &[
     "cairn-analysis",
     "cairn-cli",
@@ -32,10 +32,12 @@ const CRATES: &[&str] = &[
     "cairn-files",
     "cairn-format",
     "cairn-heap",
+    "cairn-hooks-windows",
     "cairn-logs",
     "cairn-memory",
     "cairn-recorder",
     "cairn-recording",
+    "cairn-run",
     "cairn-symbols",
     "cairn-unwind",
     "cairn-web",
@@ -307,6 +309,8 @@ fn check_msvc() -> Outcome {
     for (tool, program) in [("CC", LINKER), ("AR", ARCHIVER)] {
         command.env(format!("{tool}_{}", MSVC_TRIPLE.replace('-', "_")), program);
     }
+    // The library that the command carries is built for real, which needs Microsoft's linker.
+    command.env("CAIRN_WITHOUT_HOOKS", "1");
     for name in CRATES {
         command.args(["--package", name]);
     }

@@ -2,10 +2,7 @@
 //! code.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(target_os = "linux"),
-    allow(dead_code, reason = "what `cairn heap` alone uses, which runs on Linux")
-)]
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "what `cairn heap` on Linux alone uses"))]
 
 mod commands;
 mod new_file;

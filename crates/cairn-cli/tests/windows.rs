@@ -284,14 +284,8 @@ fn images_of_memory_are_opened() {
 #[test]
 fn commands_that_need_linux_say_so() {
     let scratch = Scratch::new("linux");
-    let cases: [&[&str]; 6] = [
-        &["heap", "program.exe", "--flag"],
-        &["heap", "--help"],
-        &["snapshot", "4711"],
-        &["core", "--pid", "4711"],
-        &["top", "4711"],
-        &["view", "4711"],
-    ];
+    let cases: [&[&str]; 4] =
+        [&["snapshot", "4711"], &["core", "--pid", "4711"], &["top", "4711"], &["view", "4711"]];
     for words in cases {
         let output = scratch.cairn().args(words).output().unwrap();
         assert!(matches!(output.status.code(), Some(1 | 2)), "{words:?}: {output:?}");

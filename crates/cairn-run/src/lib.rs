@@ -29,35 +29,58 @@
 //! | `attach` | loads the library into a running process: `Target`; on x86-64 |
 //! | [`interrupts`](Interrupts) | receives the signals that ask a command to end |
 //! | [`announcements`](Announcements) | reads the library's announcements of recordings |
+//!
+//! On Windows there is the module `windows` alone: it starts a program suspended, loads another
+//! library into it, and lets it run.
 
-#![cfg(target_os = "linux")]
+#![cfg(any(target_os = "linux", windows))]
 
+#[cfg(target_os = "linux")]
 mod announcements;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod attach;
+#[cfg(target_os = "linux")]
 mod detached;
+#[cfg(target_os = "linux")]
 mod inherited;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod inject;
+#[cfg(target_os = "linux")]
 mod interrupts;
+#[cfg(target_os = "linux")]
 mod library;
+#[cfg(target_os = "linux")]
 mod obstacle;
+#[cfg(target_os = "linux")]
 mod outliving;
+#[cfg(target_os = "linux")]
 mod program;
+#[cfg(target_os = "linux")]
 mod start;
+#[cfg(windows)]
+pub mod windows;
 
+#[cfg(target_os = "linux")]
 pub use announcements::{Announcement, Announcements, Numbering};
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use attach::{AttachError, Target};
+#[cfg(target_os = "linux")]
 pub use detached::start_detached;
+#[cfg(target_os = "linux")]
 pub use interrupts::Interrupts;
+#[cfg(target_os = "linux")]
 pub use library::Library;
+#[cfg(target_os = "linux")]
 pub use obstacle::Obstacle;
+#[cfg(target_os = "linux")]
 pub use outliving::Outliving;
+#[cfg(target_os = "linux")]
 pub use program::Program;
+#[cfg(target_os = "linux")]
 pub use start::{End, Event, Running, Start, StartError, terminal_takes_lines};
 
 /// Returns the size of a page in bytes; the kernel counts some things in pages.
+#[cfg(target_os = "linux")]
 #[must_use]
 pub fn page_bytes() -> u64 {
     // SAFETY: only asks.

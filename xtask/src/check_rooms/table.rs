@@ -124,6 +124,13 @@ pub(crate) const ROOMS: &[Room] = &[
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
     },
+    // The same on Windows, where no allocator of the program is in reach of `no_std` code.
+    Room {
+        name: "cairn-hooks-windows",
+        uses: Allowed::Only(&["cairn-recorder"]),
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
     // System calls relative to an open directory, by rustix, so that no unsafe code is needed for
     // them.
     Room { name: "cairn-files", outside: Allowed::Only(&["rustix"]), ..CLOSED },

@@ -15,7 +15,7 @@ use crate::allowances::Breach;
 const PLATFORMS: &[&str] = &["aarch64", "arch", "linux", "macos", "unix", "windows", "x86_64"];
 
 /// Ends of the names of files that replace a feature.
-const REPLACING: &[&str] = &["_disabled.rs", "_elsewhere.rs"];
+const REPLACING: &[&str] = &["_disabled.rs", "_elsewhere.rs", "_windows.rs"];
 
 /// Keywords that define a type or a trait.
 const KEYWORDS: &[&str] = &["struct", "enum", "union", "trait"];

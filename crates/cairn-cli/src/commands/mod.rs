@@ -11,7 +11,8 @@ mod flame;
 mod fleet;
 mod fold_options;
 mod folding_text;
-#[cfg_attr(not(target_os = "linux"), path = "heap_elsewhere.rs")]
+#[cfg_attr(windows, path = "heap_windows.rs")]
+#[cfg_attr(not(any(target_os = "linux", windows)), path = "heap_elsewhere.rs")]
 mod heap;
 mod heap_input;
 mod heap_text;

@@ -6,6 +6,8 @@
 
 use core::ffi::c_void;
 
+use super::calls::RtlDllShutdownInProgress;
+
 const PROCESS_DETACH: u32 = 0;
 const THREAD_DETACH: u32 = 3;
 
@@ -15,10 +17,13 @@ const THREAD_DETACH: u32 = 3;
 ///
 /// None is necessary: a type of the loader.
 unsafe extern "system" fn on_end(_module: *mut c_void, reason: u32, is_exit: *mut c_void) {
+    // Wine passes null at the end of the process as well.
+    // SAFETY: the function reads a variable of the loader.
+    let is_exit = !is_exit.is_null() || unsafe { RtlDllShutdownInProgress() } != 0;
     match reason {
+        PROCESS_DETACH if is_exit => crate::ending::exiting(),
         // The library that contains this is unloaded, and the process continues.
-        PROCESS_DETACH if is_exit.is_null() => crate::notifications::stop(),
-        PROCESS_DETACH => crate::ending::exiting(),
+        PROCESS_DETACH => crate::notifications::stop(),
         THREAD_DETACH => crate::lanes::thread_ended(),
         _ => {}
     }

@@ -1,0 +1,271 @@
+//! `cairn heap` on Windows: runs a program and records what it does with its heap. Experimental.
+
+#[path = "heap/summary.rs"]
+mod summary;
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cairn_analysis::units::bytes;
+use cairn_recording::Recording;
+use cairn_run::windows::{Library, Start, StartError};
+use clap::Args;
+
+use crate::output::{Outcome, complain, refusal};
+
+/// Record where a program's memory goes: experimental on Windows
+///
+/// Runs the program unchanged, records every allocation and every free of its heaps with its call
+/// stack to PROGRAM.PID.cairn in the current directory, and ends with the program's exit code. The
+/// program need not be recompiled; it must be a 64-bit program for x86-64.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeapCommand {
+    /// The program and its arguments. cairn's own options come before it
+    // Hyphens are not allowed in front: an option that cairn does not know is an error, not a
+    // program.
+    #[arg(trailing_var_arg = true, required_unless_present_any = ["attach", "detach"], value_name = "PROGRAM")]
+    program: Vec<OsString>,
+
+    /// Write the recording to this file, or into this directory. In the name, `%n` means the
+    /// program's name and `%p` its PID [default: %n.%p.cairn]
+    #[arg(short, long, value_name = "PATH")]
+    output: Option<PathBuf>,
+
+    /// Replace an existing recording of the same name; otherwise the new one gets a number
+    #[arg(long, requires = "output")]
+    force: bool,
+
+    /// Print errors only: no summary
+    #[arg(short, long)]
+    quiet: bool,
+
+    #[command(flatten)]
+    of_linux: OptionsOfLinux,
+}
+
+/// Options that exist on Linux, so that the message says that instead of "unexpected argument".
+#[derive(Args)]
+struct OptionsOfLinux {
+    #[arg(long, hide = true)]
+    attach: Option<OsString>,
+    #[arg(long, hide = true)]
+    detach: Option<OsString>,
+    #[arg(long, hide = true)]
+    children: bool,
+    #[arg(long, hide = true)]
+    mmap: bool,
+    #[arg(long, hide = true)]
+    python: Option<OsString>,
+    #[arg(long, hide = true)]
+    sample: Option<OsString>,
+    #[arg(long = "for", hide = true)]
+    duration: Option<OsString>,
+    #[arg(long, hide = true)]
+    start_paused: bool,
+    #[arg(long, hide = true)]
+    max_size: Option<OsString>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "cairn")]
+    annotate: Option<OsString>,
+    #[arg(long, hide = true)]
+    or_run: bool,
+}
+
+impl OptionsOfLinux {
+    /// Returns the first one that was given.
+    fn given(&self) -> Option<&'static str> {
+        [
+            (self.attach.is_some(), "--attach"),
+            (self.detach.is_some(), "--detach"),
+            (self.children, "--children"),
+            (self.mmap, "--mmap"),
+            (self.python.is_some(), "--python"),
+            (self.sample.is_some(), "--sample"),
+            (self.duration.is_some(), "--for"),
+            (self.start_paused, "--start-paused"),
+            (self.max_size.is_some(), "--max-size"),
+            (self.annotate.is_some(), "--annotate"),
+            (self.or_run, "--or-run"),
+        ]
+        .into_iter()
+        .find_map(|(is_given, name)| is_given.then_some(name))
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn heap server.exe --port 80             record a program
+  cairn heap -o C:\\recordings\\ server.exe     write the recording into a directory
+  cairn heap -- --odd-name.exe                a program whose name begins with a hyphen
+
+Exit codes: that of the program; 127 there is no such program; 126 it cannot be run; 2 it cannot be
+recorded; 1 a file cannot be written.";
+
+/// The usual name of a recording.
+const USUAL_NAME: &str = "%n.%p.cairn";
+
+impl HeapCommand {
+    pub(crate) fn run(self) -> io::Result<Outcome> {
+        if let Some(option) = self.of_linux.given() {
+            return Err(refusal(format!("{option} works on Linux only")));
+        }
+        let Some((program, arguments)) = self.program.split_first() else { return Ok(Outcome::Done) };
+        // A program of that name is given by its path.
+        if program == "ctl" {
+            return Err(refusal("`cairn heap ctl` works on Linux only"));
+        }
+        let path = match cairn_run::windows::find(program) {
+            Ok(path) => path,
+            Err(error) => return Ok(refused(&error)),
+        };
+        let name = path.file_stem().unwrap_or_default();
+        let output = self.output()?;
+        let library = Library::unpack()?;
+        if self.force {
+            make_room(&output, name)?;
+        }
+        let start = Start { program: path.as_os_str(), arguments, library: &library };
+        let mut running = match start.run(|process| numbered(&filled(&output, name, process))) {
+            Ok(running) => running,
+            Err(error) => return Ok(refused(&error)),
+        };
+        let code = running.wait()?;
+        if !self.quiet {
+            summarize(running.process(), running.recording());
+        }
+        // All 32 bits of it, which no `ExitCode` has room for.
+        std::process::exit(code)
+    }
+
+    /// Returns the absolute pattern of the recording's name, in a directory that exists.
+    fn output(&self) -> io::Result<PathBuf> {
+        let asked = self.output.as_deref().unwrap_or(Path::new("."));
+        if asked == Path::new("-") {
+            return Err(refusal(
+                "-: a recording grows while the program runs, and is written to a file: give its name, as in \
+                 -o app.cairn",
+            ));
+        }
+        let ends_with_slash = asked.as_os_str().as_encoded_bytes().ends_with(b"/")
+            || asked.as_os_str().as_encoded_bytes().ends_with(b"\\");
+        let within = |error: io::Error| {
+            let text = format!("{}: {error}; nothing can be recorded there", asked.display());
+            io::Error::new(error.kind(), text)
+        };
+        if ends_with_slash {
+            std::fs::create_dir_all(asked).map_err(within)?;
+        }
+        let pattern =
+            if ends_with_slash || asked.is_dir() { asked.join(USUAL_NAME) } else { asked.to_owned() };
+        let pattern = std::path::absolute(pattern)?;
+        match pattern.parent().map(std::fs::metadata) {
+            Some(Err(error)) => Err(within(error)),
+            _ => Ok(pattern),
+        }
+    }
+}
+
+/// Prints the reason why nothing was run.
+fn refused(error: &StartError) -> Outcome {
+    complain(error);
+    match error {
+        StartError::NotFound(_) => Outcome::NoProgram,
+        StartError::NotStarted(..) => Outcome::CannotRun,
+        StartError::Unreadable(..) => Outcome::Partly,
+        _ => Outcome::Refused,
+    }
+}
+
+/// Removes the file that has the recording's name; no other process has a name with the PID.
+fn make_room(output: &Path, name: &OsStr) -> io::Result<()> {
+    if output.file_name().is_some_and(|name| name.to_string_lossy().contains("%p")) {
+        return Ok(());
+    }
+    let path = filled(output, name, 0);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fills `%n`, `%p` and `%%` into the name of a recording.
+fn filled(pattern: &Path, program: &OsStr, process: u32) -> PathBuf {
+    let name = pattern.file_name().unwrap_or_default().to_string_lossy();
+    let mut text = OsString::new();
+    let mut parts = name.split('%');
+    text.push(parts.next().unwrap_or_default());
+    while let Some(part) = parts.next() {
+        match part.chars().next() {
+            Some('n') => text.push(program),
+            Some('p') => text.push(process.to_string()),
+            // `%%`: the next part is behind both.
+            None => {
+                text.push("%");
+                text.push(parts.next().unwrap_or_default());
+                continue;
+            }
+            Some(_) => {
+                text.push("%");
+                text.push(part);
+                continue;
+            }
+        }
+        text.push(&part[1..]);
+    }
+    pattern.with_file_name(text)
+}
+
+/// Puts a number above 1 into the name if a file has it.
+fn numbered(path: &Path) -> PathBuf {
+    let name_of = |number: u32| {
+        let mut name = path.file_stem().unwrap_or_default().to_owned();
+        name.push(format!(".{number}"));
+        if let Some(extension) = path.extension() {
+            name.push(".");
+            name.push(extension);
+        }
+        path.with_file_name(name)
+    };
+    if !path.exists() {
+        return path.to_owned();
+    }
+    // The recorder appends a number of its own to a name that is in use.
+    (2..1000).map(name_of).find(|path| !path.exists()).unwrap_or_else(|| path.to_owned())
+}
+
+/// Prints where the recording is, and its summary. Errors change nothing about the program's end.
+fn summarize(process: u32, path: &Path) {
+    let length = std::fs::metadata(path).map_or(0, |data| data.len());
+    complain(&format_args!("process {process} is recorded in {} ({})", path.display(), bytes(length)));
+    let written = Recording::open(path)
+        .map_err(io::Error::other)
+        .and_then(|recording| summary::write(&mut crate::output::stderr(), recording, path));
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        complain(&format_args!("{}: {error}", path.display()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_recordings_have_their_fields_filled() {
+        let cases = [
+            ("%n.%p.cairn", "app.7.cairn"),
+            ("100%%.cairn", "100%.cairn"),
+            ("%%n%%p.cairn", "%n%p.cairn"),
+            ("a%x%", "a%x%"),
+            ("测试%n", "测试app"),
+        ];
+        for (pattern, name) in cases {
+            let path = Path::new(r"Z:\none\%n").join(pattern);
+            assert_eq!(filled(&path, OsStr::new("app"), 7), Path::new(r"Z:\none\%n").join(name), "{pattern}");
+        }
+    }
+}

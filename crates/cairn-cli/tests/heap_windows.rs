@@ -1,0 +1,164 @@
+//! `cairn heap` on Windows: counts of a program whose blocks are known, its unchanged behaviour,
+//! and refusals. `fixtures/windows-heap` has the program.
+
+#![cfg(windows)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Exit code of the program, which has more than eight bits.
+const EXIT_CODE: i32 = 0x123_4567;
+
+fn program() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/windows-heap/blocks.exe")
+}
+
+/// A directory for one test, with a name of two languages and a percent sign.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("cairn 100%n 测试 {name} {}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(words).current_dir(&self.0).stdin(Stdio::null());
+        command.env("COLUMNS", "100").env("LOCALAPPDATA", self.0.join("local"));
+        command
+    }
+
+    /// Records the program with these words; returns what it and cairn have printed.
+    fn record(&self, output: &str, words: &[&str]) -> Output {
+        let mut command = self.command(env!("CARGO_BIN_EXE_cairn"), &["heap", "-o", output]);
+        command.arg(program()).args(words).output().unwrap()
+    }
+
+    fn refused(&self, words: &[&str], code: i32) -> String {
+        let output = self.command(env!("CARGO_BIN_EXE_cairn"), words).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn report(&self, name: &str) -> serde_json::Value {
+        let words = ["report", "--json", "--by", "function", "--cost", "allocated", name];
+        let output = self.command(env!("CARGO_BIN_EXE_cairn"), &words).output().unwrap();
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Sums the rows of a function of the program: allocations, bytes, leaked blocks, leaked bytes.
+fn sums(report: &serde_json::Value, function: &str) -> [u64; 4] {
+    let rows = report["top"].as_array().unwrap().iter().filter(|row| row["function"] == function);
+    let fields = ["allocations", "allocated_bytes", "leaked_allocations", "leaked_bytes"];
+    rows.fold([0; 4], |mut sums, row| {
+        sums.iter_mut().zip(fields).for_each(|(sum, field)| *sum += row[field].as_u64().unwrap());
+        sums
+    })
+}
+
+/// Checks the blocks of both threads.
+fn check_blocks(report: &serde_json::Value) {
+    assert_eq!(sums(report, "with_heap"), [4000, 2000 * 4016, 0, 0], "{report:#}");
+    assert_eq!(sums(report, "with_private_heap"), [101, 100 * 300 + (2 << 20), 0, 0], "{report:#}");
+    // `with_malloc` calls `malloc` and little else, so that rows have the name of its caller.
+    assert_eq!(sums(report, "thread"), [1000, 500_500, 7, 28], "{report:#}");
+}
+
+#[test]
+fn heap_counts_every_block_of_two_threads() {
+    let scratch = Scratch::new("counts");
+    let alone = scratch.command(program(), &["counts", "a \"b\" c\\"]).output().unwrap();
+    assert_eq!(alone.status.code(), Some(EXIT_CODE), "{alone:?}");
+    let recorded = scratch.record("%n.cairn", &["counts", "a \"b\" c\\"]);
+    assert_eq!((recorded.status, &recorded.stdout), (alone.status, &alone.stdout), "{recorded:?}");
+    let summary = String::from_utf8(recorded.stderr).unwrap();
+    assert!(summary.contains("is recorded in") && summary.contains("leaked"), "{summary}");
+    let report = scratch.report("blocks.cairn");
+    check_blocks(&report);
+    assert_eq!(report["unfreed"], "leaked");
+    assert_eq!(report["findings"], serde_json::json!([]));
+}
+
+#[test]
+fn heap_goes_on_after_an_exception_of_the_allocator() {
+    let scratch = Scratch::new("exception");
+    let recorded = scratch.record("x.cairn", &["exception", "one"]);
+    assert_eq!(recorded.stdout, b"done 3 one 1\r\n", "{recorded:?}");
+    let report = scratch.report("x.cairn");
+    check_blocks(&report);
+    assert_eq!(sums(&report, "after_exception"), [50, 50 * 77, 0, 0], "{report:#}");
+}
+
+#[test]
+fn heap_loses_nothing_when_the_program_is_ended() {
+    let scratch = Scratch::new("kill");
+    let recorded = scratch.record("x.cairn", &["kill"]);
+    assert_eq!(recorded.status.code(), Some(77), "{recorded:?}");
+    let report = scratch.report("x.cairn");
+    check_blocks(&report);
+    assert_eq!(report["unfreed"], "alive");
+}
+
+#[test]
+fn heap_never_replaces_a_recording_unasked() {
+    let scratch = Scratch::new("names");
+    for _ in 0..2 {
+        assert_eq!(scratch.record("x.cairn", &[]).status.code(), Some(EXIT_CODE));
+    }
+    check_blocks(&scratch.report("x.2.cairn"));
+    let mut command =
+        scratch.command(env!("CARGO_BIN_EXE_cairn"), &["heap", "-q", "--force", "-o", "x.cairn"]);
+    let forced = command.arg(program()).output().unwrap();
+    assert_eq!((forced.status.code(), forced.stderr), (Some(EXIT_CODE), Vec::new()));
+    assert_eq!(scratch.record("in/", &[]).status.code(), Some(EXIT_CODE));
+    let names = |path: &Path| {
+        let mut names: Vec<String> = fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&scratch.0), ["in", "local", "x.2.cairn", "x.cairn"]);
+    assert!(names(&scratch.0.join("in"))[0].starts_with("blocks."));
+}
+
+#[test]
+fn heap_refuses_in_words_before_anything_runs() {
+    let scratch = Scratch::new("refusals");
+    let mut bytes = fs::read(program()).unwrap();
+    let header = u32::from_le_bytes(bytes[60..64].try_into().unwrap()) as usize;
+    bytes[header + 4..header + 6].copy_from_slice(&[0x4c, 1]);
+    fs::write(scratch.0.join("old.exe"), bytes).unwrap();
+    fs::write(scratch.0.join("script.cmd"), "echo").unwrap();
+    let own = program();
+    let own = own.to_str().unwrap();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["heap", "missing.exe"], 127, "missing.exe: there is no such program"),
+        (&["heap", "old.exe"], 2, "it is a 32-bit program"),
+        (&["heap", "script.cmd"], 2, "it is no program for Windows"),
+        (&["heap", "-o", "none/x.cairn", own], 1, "nothing can be recorded there"),
+        (&["heap", "-o", "-", own], 2, "give its name"),
+        (&["heap", "--children", own], 2, "--children works on Linux only"),
+        (&["heap", "--annotate", own], 2, "--annotate works on Linux only"),
+        (&["heap", "--attach", "7"], 2, "--attach works on Linux only"),
+        (&["heap", "ctl", "7", "stop"], 2, "works on Linux only"),
+    ];
+    for (words, code, text) in cases {
+        let message = scratch.refused(words, code);
+        assert!(message.starts_with("cairn: ") && message.contains(text), "{words:?}: {message}");
+    }
+}
