@@ -84,7 +84,7 @@
 //! | [`heap`] | events of the heap | `clock`, `epochs`, `lanes`, `mode`, `recorder`, `requests`, `sampling`, `spool`, `thread_log`, `writer` |
 //! | `ending` | ends a recording, unmaps it | `clock`, `lanes`, `mode`, `os`, `recorder`, `sampling`, `thread_log` |
 //! | `notifications` | loads and unloads, as Windows states them | `calls`, `ending`, `module_list`, `modules`, `os`, `requests` |
-//! | `exits` | ends of threads and of the process, on Windows | `ending`, `lanes`, `notifications` |
+//! | `exits` | ends of threads and of the process, on Windows | `calls`, `ending`, `lanes`, `notifications` |
 //! | `dump` | copies a recording, flushes it | `os`, `path_text`, `recorder`, `spool`, `tables` |
 //! | `start` | starts a recording | `epochs`, `fact_list`, `facts`, `lanes`, `mode`, `module_list`, `modules`, `notifications`, `os`, `path_text`, `recorder`, `requests`, `sampling`, `spool`, `stacks`, `thread_word` |
 //! | `marks` | events that the program marks | `clock`, `lanes`, `mode`, `start` |
