@@ -29,6 +29,12 @@ impl Scratch {
         let mut command = Command::new(program);
         command.args(words).current_dir(&self.0).stdin(Stdio::null());
         command.env("COLUMNS", "100").env("LOCALAPPDATA", self.0.join("local"));
+        // The program prints variables of cairn's, which the chore that runs this has.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("CAIRN_") {
+                command.env_remove(name);
+            }
+        }
         command
     }
 
