@@ -387,10 +387,7 @@ impl Places {
     }
 
     fn insert(&mut self, number: u32, path: &str, build_id: &[u8], offset: i64, frames: &[SourceFrame]) {
-        let id: ModuleId = match build_id {
-            [] => Id::of_module(path).bytes().as_slice().into(),
-            build_id => build_id.into(),
-        };
+        let id = ModuleId::of(build_id, path);
         let lines: Vec<Line> = frames.iter().filter_map(line_of).collect();
         let module = self.modules.entry(id.clone()).or_insert_with(|| Module {
             id: id.clone(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray as _, RecordBatch, StringArray};
 use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use cairn_format::Hexadecimal;
 use cairn_store::{Id, Table};
 use clap::ValueEnum;
 use datafusion::sql::sqlparser::dialect::GenericDialect;
@@ -323,6 +324,12 @@ pub(crate) fn shapes_like(digits: &str) -> Result<String, FleetError> {
          (select coalesce(shape_id, stack_id) as shape_id from stack) \
          where starts_with(encode(shape_id, 'hex'), '{digits}') order by shape limit 2"
     ))
+}
+
+/// Identifiers in SQL, as `in (…)` takes them.
+pub(crate) fn ids<'a>(ids: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let ids: Vec<String> = ids.into_iter().map(|id| format!("X'{}'", Hexadecimal(id))).collect();
+    ids.join(", ")
 }
 
 /// A text in SQL.

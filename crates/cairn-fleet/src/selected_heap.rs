@@ -12,15 +12,15 @@ use cairn_analysis::heap::{
     Sums,
 };
 use cairn_analysis::source::{ImportError, ImportedHeap, Question, Times};
-use cairn_format::Hexadecimal;
 use cairn_format::recording::{LineTableFormat, PcKind};
 use cairn_store::Id;
+use cairn_store::block::{ModuleId, Place};
 use cairn_symbols::SourceFrame;
 
 use crate::add::{GENERATED, INTERPRETED};
 use crate::doubts::Doubts;
 use crate::error::FleetError;
-use crate::questions::{Selection, stacks};
+use crate::questions::{self, Selection, stacks};
 use crate::session::Session;
 
 /// The sums of a selection, by stack.
@@ -37,9 +37,6 @@ pub(crate) struct SelectedHeap {
     notes: Vec<String>,
     findings: Vec<String>,
 }
-
-/// A module and an offset in it.
-type Place = (Vec<u8>, i64);
 
 impl SelectedHeap {
     /// Reads a selection.
@@ -85,9 +82,9 @@ fn places_of(sums: &[RecordBatch]) -> Result<RecordBatch, FleetError> {
         let frames = frames.as_list::<i32>().values().as_struct().clone();
         let modules = cast(frames.column(0), &DataType::Binary)?;
         let (modules, offsets) = (modules.as_binary::<i32>(), frames.column(1).as_primitive::<Int64Type>());
-        places.extend((0..frames.len()).map(|frame| (modules.value(frame).to_vec(), offsets.value(frame))));
+        places.extend((0..frames.len()).map(|frame| (modules.value(frame).into(), offsets.value(frame))));
     }
-    let modules = BinaryArray::from_iter_values(places.iter().map(|(module, _)| module));
+    let modules = BinaryArray::from_iter_values(places.iter().map(|(module, _)| &**module));
     let offsets = Int64Array::from_iter_values(places.iter().map(|(_, offset)| *offset));
     let schema = Schema::new(vec![
         Field::new("module", DataType::Binary, false),
@@ -129,7 +126,7 @@ async fn names_of(
                 frame
             };
             let frames = range_of(lists, row).map(frame).collect();
-            names.insert((modules.value(row).to_vec(), offsets.value(row)), frames);
+            names.insert((modules.value(row).into(), offsets.value(row)), frames);
         }
     }
     Ok(names)
@@ -144,8 +141,7 @@ fn of_modules(places: &RecordBatch) -> String {
     if ids.len() > MOST {
         return String::new();
     }
-    let ids: Vec<String> = ids.into_iter().map(|id| format!("X'{}'", Hexadecimal(id))).collect();
-    if ids.is_empty() { String::new() } else { format!(" where f.module in ({})", ids.join(", ")) }
+    if ids.is_empty() { String::new() } else { format!(" where f.module in ({})", questions::ids(ids)) }
 }
 
 /// The places of a row's values among those of all rows.
@@ -156,16 +152,17 @@ fn range_of(lists: &ListArray, row: usize) -> std::ops::Range<usize> {
 }
 
 /// Paths of modules, and whether their identifiers are build ids.
-async fn modules_of(session: &Session) -> Result<HashMap<Vec<u8>, Module>, FleetError> {
+async fn modules_of(session: &Session) -> Result<HashMap<ModuleId, Module>, FleetError> {
     let mut modules = HashMap::new();
     for batch in session.run_here("select module, path, has_build_id from module").await? {
         let ids = binary(&batch, 0)?;
         let paths = cast(batch.column(1), &DataType::Utf8)?;
         let has_build_id = batch.column(2).as_boolean();
         for row in 0..batch.num_rows() {
-            let id = ids.value(row).to_vec();
-            let build_id = if has_build_id.value(row) { id.clone() } else { Vec::new() };
-            modules.insert(id, Module { path: paths.as_string::<i32>().value(row).to_owned(), build_id });
+            let id = ids.value(row);
+            let build_id = if has_build_id.value(row) { id.to_vec() } else { Vec::new() };
+            modules
+                .insert(id.into(), Module { path: paths.as_string::<i32>().value(row).to_owned(), build_id });
         }
     }
     Ok(modules)
@@ -177,19 +174,19 @@ fn binary(batch: &RecordBatch, column: usize) -> Result<BinaryArray, FleetError>
 
 struct Builder {
     names: HashMap<Place, Vec<SourceFrame>>,
-    known_modules: HashMap<Vec<u8>, Module>,
+    known_modules: HashMap<ModuleId, Module>,
     stacks: Stacks,
     sums: Vec<Sums>,
     lost: Sums,
     lines: Vec<Vec<SourceFrame>>,
     ids: HashMap<u32, Id>,
-    modules: HashMap<Vec<u8>, u32>,
+    modules: HashMap<ModuleId, u32>,
     addresses: HashMap<Place, u32>,
     nodes: HashMap<(u32, u32), u32>,
 }
 
 impl Builder {
-    fn new(names: HashMap<Place, Vec<SourceFrame>>, known_modules: HashMap<Vec<u8>, Module>) -> Self {
+    fn new(names: HashMap<Place, Vec<SourceFrame>>, known_modules: HashMap<ModuleId, Module>) -> Self {
         Self {
             names,
             known_modules,
@@ -233,7 +230,7 @@ impl Builder {
             };
             let mut stack = NO_FRAMES;
             for frame in range_of(lists, row).rev() {
-                let address = self.address((modules.value(frame).to_vec(), offsets.value(frame)));
+                let address = self.address((modules.value(frame).into(), offsets.value(frame)));
                 stack = self.node(stack, address);
             }
             match stack {
@@ -302,13 +299,13 @@ impl Builder {
         index
     }
 
-    fn module(&mut self, id: &[u8]) -> u32 {
+    fn module(&mut self, id: &ModuleId) -> u32 {
         if let Some(&known) = self.modules.get(id) {
             return known;
         }
         let module = self.known_modules.get(id).cloned().unwrap_or_default();
         let index = self.stacks.add_module(module);
-        self.modules.insert(id.to_vec(), index);
+        self.modules.insert(id.clone(), index);
         index
     }
 

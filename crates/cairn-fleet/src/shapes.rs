@@ -10,13 +10,12 @@ use arrow::datatypes::{DataType, Int64Type};
 use cairn_analysis::attribution::Folding;
 use cairn_analysis::heap::{Questions, Scope, shapes};
 use cairn_analysis::source::{HeapSource, ReadDetail, SourceOptions};
-use cairn_format::Hexadecimal;
 use cairn_store::block::{ModuleId, Place, Shape, ShapeFrame, Stack};
 use cairn_store::{FoundNames, Id};
 
 use crate::add::shape_frame;
 use crate::error::FleetError;
-use crate::questions::Selection;
+use crate::questions::{Selection, ids};
 use crate::selected_heap::SelectedHeap;
 use crate::session::Session;
 use crate::symbols::{Extent, binary};
@@ -69,12 +68,11 @@ pub(crate) async fn of_modules(
 
 /// The stacks that have frames in some modules.
 async fn stacks_in(session: &Session, modules: &[ModuleId]) -> Result<HashMap<Id, KnownStack>, FleetError> {
-    let modules: Vec<String> = modules.iter().map(|id| format!("X'{}'", Hexadecimal(id))).collect();
     let query = format!(
         "with places as (select stack_id, unnest(frames) as place from stack), \
          wanted as (select distinct stack_id from places where place['module'] in ({})) \
          select s.stack_id, s.frames, s.shape_id from stack s join wanted w on w.stack_id = s.stack_id",
-        modules.join(", ")
+        ids(modules.iter().map(|id| &**id))
     );
     let mut stacks = HashMap::new();
     for batch in session.run(&query).await? {

@@ -135,6 +135,17 @@ impl Sample {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ModuleId(Arc<[u8]>);
 
+impl ModuleId {
+    /// The identifier of a module with this build id; of its path where there is none.
+    #[must_use]
+    pub fn of(build_id: &[u8], path: &str) -> Self {
+        match build_id {
+            [] => Id::of_module(path).bytes().as_slice().into(),
+            build_id => build_id.into(),
+        }
+    }
+}
+
 impl From<&[u8]> for ModuleId {
     fn from(bytes: &[u8]) -> Self {
         Self(bytes.into())

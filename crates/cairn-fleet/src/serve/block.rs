@@ -391,10 +391,7 @@ fn module_of(sent: &SentModule) -> Result<Module, Refusal> {
     let build_id = build_id_of("modules.build_id", &sent.build_id)?;
     Ok(Module {
         has_build_id: !build_id.is_empty(),
-        id: match build_id.as_slice() {
-            [] => Id::of_module(&sent.path).bytes().as_slice().into(),
-            build_id => build_id.into(),
-        },
+        id: ModuleId::of(&build_id, &sent.path),
         path: sent.path.clone(),
         has_names: false,
     })
