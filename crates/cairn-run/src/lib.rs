@@ -30,8 +30,9 @@
 //! | [`interrupts`](Interrupts) | receives the signals that ask a command to end |
 //! | [`announcements`](Announcements) | reads the library's announcements of recordings |
 //!
-//! On Windows there is the module `windows` alone: it starts a program suspended, loads another
-//! library into it, and lets it run.
+//! `content` distinguishes libraries that were written, on both systems. On Windows there is the
+//! module `windows` besides: it starts a program suspended, loads another library into it, and lets
+//! it run.
 
 #![cfg(any(target_os = "linux", windows))]
 
@@ -39,6 +40,7 @@
 mod announcements;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod attach;
+mod content;
 #[cfg(target_os = "linux")]
 mod detached;
 #[cfg(target_os = "linux")]

@@ -2,12 +2,14 @@
 //! it.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{env, fs, process};
 
 use cairn_files::Directory;
+
+use crate::content::{hash, holds};
 
 #[cfg(has_library)]
 const BYTES: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_LIBRARY"));
@@ -147,32 +149,6 @@ fn fresh_file(directory: &Directory, name: &OsStr) -> io::Result<(OsString, fs::
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Returns whether a file has this content.
-fn holds(mut file: fs::File, content: &[u8]) -> io::Result<bool> {
-    let mut piece = [0; 1 << 14];
-    let mut rest = content;
-    loop {
-        let count = file.read(&mut piece)?;
-        match (piece.get(..count), rest.split_at_checked(count)) {
-            (Some([]), _) => return Ok(rest.is_empty()),
-            (Some(read), Some((expected, behind))) if read == expected => rest = behind,
-            _ => return Ok(false),
-        }
-    }
-}
-
-/// Hashes as 64-bit FNV-1a, but eight bytes at a time. It distinguishes versions, and every start
-/// waits for it.
-fn hash(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks();
-    let words = words.iter().map(|word| u64::from_le_bytes(*word));
-    words.chain(rest.iter().map(|byte| u64::from(*byte))).fold(0xcbf2_9ce4_8422_2325, |hash, word| {
-        // Mixes the upper bits into the lower ones.
-        let mixed = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
-        mixed ^ mixed >> 32
-    })
 }
 
 #[cfg(test)]

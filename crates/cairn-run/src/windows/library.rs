@@ -1,11 +1,13 @@
 //! The recording library for Windows: carried inside this crate, written where the loader finds it.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::{env, process};
 
 use cairn_files::Directory;
+
+use crate::content::{hash, holds};
 
 #[cfg(has_library)]
 const BYTES: &[u8] = include_bytes!(env!("CAIRN_HOOKS_LIBRARY"));
@@ -58,12 +60,8 @@ fn unpack_into(directory: &Path, content: &[u8]) -> io::Result<PathBuf> {
     let path = directory.join(&name);
     let name = OsStr::new(&name);
     let directory = Directory::private(directory)?;
-    let holds = || {
-        let mut found = Vec::new();
-        let read = directory.read_own(name).and_then(|mut file| file.read_to_end(&mut found));
-        read.is_ok() && found == content
-    };
-    if holds() {
+    let is_there = || directory.read_own(name).and_then(|file| holds(file, content)).unwrap_or(false);
+    if is_there() {
         return Ok(path);
     }
     // Written beside its place and renamed: a loader finds it complete.
@@ -73,20 +71,9 @@ fn unpack_into(directory: &Path, content: &[u8]) -> io::Result<PathBuf> {
     if let Err(error) = renamed {
         let _ = directory.remove(&fresh);
         // Another process may have written it meanwhile, and has it loaded.
-        return if holds() { Ok(path) } else { Err(error) };
+        return if is_there() { Ok(path) } else { Err(error) };
     }
     Ok(path)
-}
-
-/// Hashes as 64-bit FNV-1a, but eight bytes at a time; it distinguishes versions.
-fn hash(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks();
-    let words = words.iter().map(|word| u64::from_le_bytes(*word));
-    words.chain(rest.iter().map(|byte| u64::from(*byte))).fold(0xcbf2_9ce4_8422_2325, |hash, word| {
-        // Mixes the upper bits into the lower ones.
-        let mixed = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
-        mixed ^ mixed >> 32
-    })
 }
 
 #[cfg(test)]

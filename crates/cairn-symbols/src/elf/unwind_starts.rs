@@ -129,7 +129,6 @@ mod tests {
     use crate::mapped_file::FileBytes;
 
     /// This test program itself has thousands of functions and a linker's search table.
-    // This program is the file.
     #[cfg(target_os = "linux")]
     #[test]
     fn unwind_search_table_agrees_with_all_entries() {
