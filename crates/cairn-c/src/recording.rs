@@ -99,20 +99,6 @@ pub unsafe extern "C" fn cairn_recording_start(options: *const CairnRecordingOpt
     cairn_recorder::start(&wanted).map_or_else(start_error, |()| 0)
 }
 
-/// The body of a naked function whose caller's registers a hook gets.
-#[cfg(not(windows))]
-macro_rules! with_call_site {
-    ($this:ident, $count:tt, $hook:ident) => {
-        cairn_recorder::jump_with_call_site!($count, $hook)
-    };
-}
-#[cfg(windows)]
-macro_rules! with_call_site {
-    ($this:ident, $count:tt, $hook:ident) => {
-        cairn_recorder::call_with_call_site!($this, by_place::$hook)
-    };
-}
-
 fn start_error(error: StartError) -> c_int {
     match error {
         StartError::AlreadyStarted => CAIRN_ERROR_STARTED,
@@ -120,6 +106,21 @@ fn start_error(error: StartError) -> c_int {
         StartError::Storage(_) | StartError::AddressSpace(_) => CAIRN_ERROR_ROOM,
         _ => CAIRN_ERROR_FILE,
     }
+}
+
+/// The body of a naked function whose caller's registers a hook gets. Stated are the number of
+/// arguments in integer registers, which counts elsewhere, and of all, which counts on Windows.
+#[cfg(not(windows))]
+macro_rules! with_call_site {
+    ($this:ident, $integers:tt of $all:tt, $hook:ident) => {
+        cairn_recorder::jump_with_call_site!($integers, $hook)
+    };
+}
+#[cfg(windows)]
+macro_rules! with_call_site {
+    ($this:ident, $integers:tt of $all:tt, $hook:ident) => {
+        cairn_recorder::call_with_call_site!($this, $all, $hook)
+    };
 }
 
 /// Marks this moment in the recording with a text and the caller's stack. The skip innermost frames
@@ -132,7 +133,7 @@ fn start_error(error: StartError) -> c_int {
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark(text: *const c_char, skip: u32) {
-    with_call_site!(cairn_mark, 2, mark_at)
+    with_call_site!(cairn_mark, 2 of 2, mark_at)
 }
 
 /// Marks this moment as cairn_mark does, with a number.
@@ -143,7 +144,7 @@ pub unsafe extern "C" fn cairn_mark(text: *const c_char, skip: u32) {
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark_value(text: *const c_char, skip: u32, value: f64) {
-    with_call_site!(cairn_mark_value, 2, mark_value_at)
+    with_call_site!(cairn_mark_value, 2 of 3, mark_value_at)
 }
 
 /// Marks this moment as cairn_mark does, with a whole number.
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn cairn_mark_value(text: *const c_char, skip: u32, value:
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark_integer(text: *const c_char, skip: u32, value: i64) {
-    with_call_site!(cairn_mark_integer, 3, mark_integer_at)
+    with_call_site!(cairn_mark_integer, 3 of 3, mark_integer_at)
 }
 
 /// Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds
@@ -177,7 +178,7 @@ pub unsafe extern "C" fn cairn_mark_from_context(ucontext: *const c_void, text: 
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn cairn_heap_alloc(address: *const c_void, size: usize) {
-    with_call_site!(cairn_heap_alloc, 2, heap_alloc_at)
+    with_call_site!(cairn_heap_alloc, 2 of 2, heap_alloc_at)
 }
 
 /// Records that such a block is about to be freed. Call it before the block can be allocated again.
@@ -269,7 +270,7 @@ unsafe extern "C" fn mark_at(text: *const c_char, skip: u32, pc: u64, sp: u64, f
 /// # Safety
 ///
 /// The registers of a caller that waits for this function; `text` is null or ends with a NUL.
-unsafe extern "C" fn mark_value_at(text: *const c_char, skip: u32, pc: u64, sp: u64, fp: u64, value: f64) {
+unsafe extern "C" fn mark_value_at(text: *const c_char, skip: u32, value: f64, pc: u64, sp: u64, fp: u64) {
     // SAFETY: the caller promises the registers of its own caller, and a text that is null or ends
     // with a NUL.
     unsafe { note(text, skip, MarkValue::Float(value), CallSite { pc, sp, fp }) };
@@ -303,86 +304,5 @@ unsafe extern "C" fn heap_alloc_at(address: *const c_void, size: usize, pc: u64,
         // SAFETY: the caller promises the registers of its own caller, which waits for this
         // function.
         unsafe { heap::allocated(address as u64, size as u64, CallSite { pc, sp, fp }) };
-    }
-}
-
-/// The entries on Windows, which get the place of the call site's registers.
-#[cfg(windows)]
-mod by_place {
-    use core::ffi::{c_char, c_void};
-
-    /// Frame pointer and return address of a caller; its stack pointer after the return lies behind
-    /// them.
-    type Saved = *const [u64; 2];
-
-    /// # Safety
-    ///
-    /// `saved` is from `call_with_call_site!`, and the caller of that function waits.
-    unsafe fn registers(saved: Saved) -> (u64, u64, u64) {
-        // SAFETY: the caller promises the place of two saved registers.
-        let [fp, pc] = unsafe { *saved };
-        (pc, saved as u64 + 16, fp)
-    }
-
-    /// # Safety
-    ///
-    /// As [`registers`] and [`mark_at`](super::mark_at).
-    pub(super) unsafe extern "C" fn mark_at(text: *const c_char, skip: u32, _: u64, _: u64, saved: Saved) {
-        // SAFETY: the caller promises both.
-        unsafe {
-            let (pc, sp, fp) = registers(saved);
-            super::mark_at(text, skip, pc, sp, fp);
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As [`registers`] and [`mark_value_at`](super::mark_value_at).
-    pub(super) unsafe extern "C" fn mark_value_at(
-        text: *const c_char,
-        skip: u32,
-        value: f64,
-        _: u64,
-        saved: Saved,
-    ) {
-        // SAFETY: the caller promises both.
-        unsafe {
-            let (pc, sp, fp) = registers(saved);
-            super::mark_value_at(text, skip, pc, sp, fp, value);
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As [`registers`] and [`mark_integer_at`](super::mark_integer_at).
-    pub(super) unsafe extern "C" fn mark_integer_at(
-        text: *const c_char,
-        skip: u32,
-        value: i64,
-        _: u64,
-        saved: Saved,
-    ) {
-        // SAFETY: the caller promises both.
-        unsafe {
-            let (pc, sp, fp) = registers(saved);
-            super::mark_integer_at(text, skip, value, pc, sp, fp);
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As [`registers`].
-    pub(super) unsafe extern "C" fn heap_alloc_at(
-        address: *const c_void,
-        size: usize,
-        _: u64,
-        _: u64,
-        saved: Saved,
-    ) {
-        // SAFETY: the caller promises the place of the registers, and that its caller waits.
-        unsafe {
-            let (pc, sp, fp) = registers(saved);
-            super::heap_alloc_at(address, size, pc, sp, fp);
-        }
     }
 }

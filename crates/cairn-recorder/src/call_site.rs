@@ -68,30 +68,37 @@ macro_rules! jump_with_call_site {
     };
 }
 
-/// Calls `$hook` with the arguments of the surrounding naked function `$this` and a call site.
+/// Calls `$hook` with the arguments of the surrounding naked function `$this` and the call site.
 ///
-/// The fifth argument is the place of the caller's registers: frame pointer and return address. The
-/// stack pointer after the return is the address behind them.
-///
-/// This is for Windows, where a function gets four arguments in registers, so that none are left
-/// for a call site. `$hook` is an `extern "C"` function; parameters up to the fourth that `$this`
-/// does not have are of any integer type, and mean nothing.
+/// As `jump_with_call_site!` elsewhere, but for Windows: a function gets four arguments in
+/// registers there, so that the entry needs a frame for the rest. The number is that of all
+/// arguments, 2 or 3, in registers of either kind. The three `u64` more lie behind them.
 ///
 /// The frame has unwind data, because exceptions may be handled below it.
 #[cfg(all(target_arch = "x86_64", windows))]
 #[macro_export]
 macro_rules! call_with_call_site {
-    ($this:path, $hook:path) => {
+    ($this:path, 2, $hook:path) => {
+        $crate::call_with_call_site! { @ $this, $hook, "r8", "r9", "mov [rsp + 32], rbp", "" }
+    };
+    ($this:path, 3, $hook:path) => {
+        $crate::call_with_call_site! {
+            @ $this, $hook, "r9", "rax", "mov [rsp + 32], rax", "mov [rsp + 40], rbp"
+        }
+    };
+    (@ $this:path, $hook:path, $pc:literal, $sp:literal, $fifth:literal, $sixth:literal) => {
         core::arch::naked_asm!(
             ".seh_proc {this}",
             "push rbp",
             ".seh_pushreg rbp",
-            // The fifth argument lies behind room for the first four.
+            // Room for four arguments in registers, then the fifth and the sixth one.
             "sub rsp, 48",
             ".seh_stackalloc 48",
             ".seh_endprologue",
-            "lea rax, [rsp + 48]",
-            "mov [rsp + 32], rax",
+            concat!("mov ", $pc, ", [rsp + 56]"),
+            concat!("lea ", $sp, ", [rsp + 64]"),
+            $fifth,
+            $sixth,
             "call {hook}",
             "add rsp, 48",
             "pop rbp",
