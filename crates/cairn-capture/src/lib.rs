@@ -280,6 +280,9 @@ pub use stacks::after_fork_in_child;
 #[cfg(all(any(target_os = "linux", windows), feature = "counters"))]
 #[doc(hidden)]
 pub use stacks::counts;
+#[cfg(windows)]
+#[doc(hidden)]
+pub use stacks::environment;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use stacks::{
     CodeContents, PythonSymbols, add_frame_table, observe_unread_python_stacks, python_code,

@@ -34,7 +34,6 @@ unsafe extern "system" {
 
 #[link(name = "kernel32")]
 unsafe extern "system" {
-    pub(crate) fn TlsAlloc() -> u32;
     pub(crate) fn OpenFileMappingW(access: u32, inherits: i32, name: *const u16) -> *mut c_void;
     pub(crate) fn MapViewOfFile(
         mapping: *mut c_void,
@@ -121,68 +120,5 @@ pub(crate) fn abort() -> ! {
     loop {
         // SAFETY: the call ends this process, whatever state it is in.
         unsafe { NtTerminateProcess(THIS_PROCESS, FATAL) };
-    }
-}
-
-/// Reads a word of this thread's environment block.
-///
-/// # Safety
-///
-/// `offset` is a multiple of 8 within the block.
-#[inline(always)]
-pub(crate) unsafe fn environment_word(offset: usize) -> u64 {
-    let value;
-    // SAFETY: the instruction reads the thread's own block, as the caller promises.
-    unsafe {
-        core::arch::asm!(
-            "mov {value}, qword ptr gs:[{offset}]",
-            value = out(reg) value,
-            offset = in(reg) offset,
-            options(nostack, preserves_flags, readonly),
-        );
-    }
-    value
-}
-
-/// Writes a word of this thread's environment block.
-///
-/// # Safety
-///
-/// The word is this library's.
-#[inline(always)]
-pub(crate) unsafe fn set_environment_word(offset: usize, value: u64) {
-    // SAFETY: the instruction writes one word, which belongs to this library by contract.
-    unsafe {
-        core::arch::asm!(
-            "mov qword ptr gs:[{offset}], {value}",
-            offset = in(reg) offset,
-            value = in(reg) value,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// Restores the last error when it goes out of scope: the program must not see ours.
-pub(crate) struct LastErrorGuard(u32);
-
-impl LastErrorGuard {
-    pub(crate) fn new() -> Self {
-        let saved: u32;
-        // SAFETY: the instruction reads the thread's last error.
-        unsafe {
-            core::arch::asm!("mov {:e}, dword ptr gs:[0x68]", out(reg) saved,
-                options(nostack, preserves_flags, readonly));
-        }
-        Self(saved)
-    }
-}
-
-impl Drop for LastErrorGuard {
-    fn drop(&mut self) {
-        // SAFETY: the instruction writes the thread's last error alone.
-        unsafe {
-            core::arch::asm!("mov dword ptr gs:[0x68], {:e}", in(reg) self.0,
-                options(nostack, preserves_flags));
-        }
     }
 }

@@ -17,15 +17,15 @@
 
 use core::ffi::c_void;
 
-use crate::calls::{CloseHandle, MapViewOfFile, OpenFileMappingW, UnmapViewOfFile, environment_word};
+use cairn_recorder::environment::process_id;
+
+use crate::calls::{CloseHandle, MapViewOfFile, OpenFileMappingW, UnmapViewOfFile};
 
 const MAGIC: &[u8; 8] = b"cairnhp1";
 const BYTES: usize = 8192;
 const PATH: usize = 64;
 const TEXT: usize = 4160;
 const NAME: &str = r"Local\cairn-heap-";
-/// Place of the process id in the thread's environment block.
-const PROCESS_ID: usize = 0x40;
 
 /// Answers to `cairn`.
 #[derive(Clone, Copy)]
@@ -102,8 +102,7 @@ impl Drop for Exchange {
 
 /// Writes the section's name, with a NUL at its end.
 fn write_name(into: &mut [u16; 32]) -> Option<()> {
-    // SAFETY: the place lies within the block.
-    let mut number = unsafe { environment_word(PROCESS_ID) as u32 };
+    let mut number = process_id();
     let mut digits = [0_u8; 10];
     let mut count = 0;
     for place in digits.iter_mut().rev() {

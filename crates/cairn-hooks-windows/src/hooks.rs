@@ -11,9 +11,10 @@ use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use cairn_recorder::environment::LastErrorGuard;
 use cairn_recorder::{CallSite, heap};
 
-use crate::calls::{GetProcessHeap, HeapEntry, HeapLock, HeapUnlock, HeapWalk, LastErrorGuard};
+use crate::calls::{GetProcessHeap, HeapEntry, HeapLock, HeapUnlock, HeapWalk};
 use crate::nesting::{is_inside, outermost, unwind_frame};
 use crate::patch::Hook;
 

@@ -7,25 +7,13 @@
 //! The word holds the stack pointer of the outermost call; all frames of that call lie below. It is
 //! a slot of `TlsAlloc`, zero in each new thread, which one instruction reads.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use cairn_recorder::environment::ThreadSlot;
 
-use crate::calls::{TlsAlloc, environment_word, set_environment_word};
-
-/// Place of the first slot in the environment block, and the number of slots there.
-const SLOTS: usize = 0x1480;
-const SLOT_COUNT: u32 = 64;
-
-/// Place of the word in the environment block; 0 before [`take_word`].
-static PLACE: AtomicUsize = AtomicUsize::new(0);
+static SLOT: ThreadSlot = ThreadSlot::new();
 
 /// Takes a slot; returns false if none of the first 64 is free.
 pub(crate) fn take_word() -> bool {
-    // SAFETY: the call takes no argument.
-    let slot = unsafe { TlsAlloc() };
-    if slot < SLOT_COUNT {
-        PLACE.store(SLOTS + 8 * slot as usize, Ordering::Relaxed);
-    }
-    slot < SLOT_COUNT
+    SLOT.take()
 }
 
 #[inline(always)]
@@ -36,37 +24,25 @@ fn stack_pointer() -> u64 {
     sp
 }
 
-#[inline(always)]
-fn mark() -> u64 {
-    // SAFETY: hooks are written after `take_word` has succeeded, so the place is one of the slots.
-    unsafe { environment_word(PLACE.load(Ordering::Relaxed)) }
-}
-
-#[inline(always)]
-fn set_mark(sp: u64) {
-    // SAFETY: as in `mark`; the slot was taken for this word.
-    unsafe { set_environment_word(PLACE.load(Ordering::Relaxed), sp) };
-}
-
 /// Returns true when another hook is among the callers.
 #[inline(always)]
 pub(crate) fn is_inside() -> bool {
-    stack_pointer() < mark()
+    stack_pointer() < SLOT.load()
 }
 
 /// Calls `work` as the outermost call of this thread.
 #[inline(always)]
 pub(crate) fn outermost<R>(work: impl FnOnce() -> R) -> R {
-    set_mark(stack_pointer());
+    SLOT.store(stack_pointer());
     let result = work();
-    set_mark(0);
+    SLOT.store(0);
     result
 }
 
 /// Leaves a hook whose frame begins at `frame`, because an exception unwinds it.
 pub(crate) fn unwind_frame(frame: u64) {
     // The mark of an outer hook, which goes on, lies above this frame.
-    if mark() <= frame {
-        set_mark(0);
+    if SLOT.load() <= frame {
+        SLOT.store(0);
     }
 }

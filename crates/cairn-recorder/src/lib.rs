@@ -57,7 +57,7 @@
 //! | `process_block` | paths, command line and variables, on Windows | `calls`, `text` |
 //! | `os` | system calls | `calls`, `errors`, `file`, `memory`, `path_text`, `process_block`, `zone` |
 //! | `clock` | reads the counter and the clocks | `os` |
-//! | `thread_word` | a word of thread-local storage | `calls` |
+//! | `thread_word` | a word of thread-local storage | |
 //! | `epochs` | counters that order frees and allocations | |
 //! | `build_id` | build ids of loaded modules | |
 //! | `call_site` | entries that pass the caller's registers on | |
@@ -136,6 +136,9 @@ use system::{build_id, module_list, os, process_facts, thread_word};
 compile_error!("cairn-recorder supports Linux, and Windows on x86-64");
 
 pub use cairn_capture::CallSite;
+#[cfg(windows)]
+#[doc(hidden)]
+pub use cairn_capture::environment;
 pub use cairn_format::recording::{EndReason, InterpreterState, MappingKind, MarkValue};
 pub use dump::{DumpError, dump, flush};
 #[cfg(target_os = "linux")]

@@ -99,6 +99,8 @@ pub use table::{
 pub use text::WriteError;
 pub use thread_memory::ThreadMemory;
 #[cfg(windows)]
+pub use windows::environment;
+#[cfg(windows)]
 pub use windows::registered::{
     FindFunction, add_function_table, add_function_table_callback, remove_function_table,
 };

@@ -63,6 +63,9 @@ fn of_headers(base: u64, into: &mut [u8]) -> Option<usize> {
     Some(place.len())
 }
 
+/// Place of the stated base in the headers.
+pub(crate) const BASE: u64 = 48;
+
 /// The headers of a PE file in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Headers(u64);
@@ -77,6 +80,12 @@ impl Headers {
 
     fn word(self, place: u64) -> Option<u32> {
         word(self.0 + place)
+    }
+
+    /// Returns the address at which the image says that it lies.
+    pub(crate) fn base(self) -> Option<u64> {
+        let (low, high) = (self.word(BASE)?, self.word(BASE + 4)?);
+        Some(u64::from(high) << 32 | u64::from(low))
     }
 
     /// Returns the time stamp that the linker wrote, and the size of the image.

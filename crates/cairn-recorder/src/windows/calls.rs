@@ -103,13 +103,6 @@ unsafe extern "system" {
         bytes: usize,
         filled: *mut usize,
     ) -> i32;
-    pub(crate) fn NtOpenThread(
-        thread: *mut *mut c_void,
-        access: u32,
-        attributes: *const ObjectAttributes,
-        id: *const ClientId,
-    ) -> i32;
-    pub(crate) fn NtWaitForSingleObject(handle: *mut c_void, alertable: u8, timeout: *const i64) -> i32;
     pub(crate) fn NtDelayExecution(alertable: u8, interval: *const i64) -> i32;
     pub(crate) fn NtQueryInformationProcess(
         process: *mut c_void,
@@ -143,8 +136,6 @@ unsafe extern "system" {
 
 #[link(name = "kernel32")]
 unsafe extern "system" {
-    pub(crate) fn TlsAlloc() -> u32;
-    pub(crate) fn TlsFree(index: u32) -> i32;
     pub(crate) fn GetFileInformationByHandle(file: *mut c_void, information: *mut FileInformation) -> i32;
     pub(crate) fn QueryPerformanceCounter(counter: *mut i64) -> i32;
     pub(crate) fn QueryPerformanceFrequency(frequency: *mut i64) -> i32;
@@ -202,13 +193,6 @@ pub(crate) struct IoStatus {
     pub(crate) bytes: usize,
 }
 
-/// `CLIENT_ID`.
-#[repr(C)]
-pub(crate) struct ClientId {
-    pub(crate) process: usize,
-    pub(crate) thread: usize,
-}
-
 /// `BY_HANDLE_FILE_INFORMATION`.
 #[repr(C)]
 #[derive(Default)]
@@ -247,24 +231,4 @@ pub(crate) struct DllNotification {
     name: *const UnicodeString,
     pub(crate) base: u64,
     pub(crate) bytes: u32,
-}
-
-/// Reads a word of this thread's environment block.
-///
-/// # Safety
-///
-/// - `offset` is a multiple of 8 within the block, which has 6,000 bytes.
-#[inline(always)]
-pub(crate) unsafe fn environment_word(offset: usize) -> u64 {
-    let value;
-    // SAFETY: the instruction reads the thread's own block, as the caller promises.
-    unsafe {
-        core::arch::asm!(
-            "mov {value}, qword ptr gs:[{offset}]",
-            value = out(reg) value,
-            offset = in(reg) offset,
-            options(nostack, preserves_flags, readonly),
-        );
-    }
-    value
 }

@@ -1,9 +1,8 @@
 //! Error numbers of system calls.
 
-use super::calls::{RtlNtStatusToDosError, environment_word};
+use cairn_capture::environment::last_error;
 
-/// Place of the thread's last error in its environment block.
-const LAST_ERROR: usize = 0x68;
+use super::calls::RtlNtStatusToDosError;
 
 /// Error number of a failed system call, as `GetLastError` returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,8 +36,7 @@ impl Errno {
 
     /// Returns the last error of this thread.
     pub(crate) fn last() -> Self {
-        // SAFETY: the place lies within the block.
-        Self(unsafe { environment_word(LAST_ERROR) } as i32)
+        Self(last_error().cast_signed())
     }
 }
 

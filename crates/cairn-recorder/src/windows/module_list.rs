@@ -12,7 +12,7 @@ use cairn_capture::{LoadedModule, read_own_memory};
 
 use super::calls::{LdrEnumerateLoadedModules, LoaderEntry};
 use super::process_block;
-use crate::build_id::Headers;
+use crate::build_id::{BASE, Headers};
 use crate::os::File;
 
 /// True when the first mark, which may be in a signal handler, may list the modules. Windows has no
@@ -139,19 +139,8 @@ pub(crate) fn path<'a>(_name: &[u8], module: &LoadedModule, into: &'a mut [u8]) 
 /// it cannot be, or is of another build by now, the base in memory is all that is known.
 pub(crate) fn bias(module: &LoadedModule, path: &[u8]) -> u64 {
     let start = module.start.value();
-    let stated = stated_base(start, path).or_else(|| base_in_memory(start)).unwrap_or(0);
+    let stated = stated_base(start, path).or_else(|| Headers::at(start)?.base()).unwrap_or(0);
     start.wrapping_sub(stated)
-}
-
-/// Place of the base in the headers.
-const BASE: u64 = 48;
-
-fn base_in_memory(start: u64) -> Option<u64> {
-    let mut at = [0; 4];
-    (read_own_memory(start + 0x3c, &mut at) == at.len()).then_some(())?;
-    let mut base = [0; 8];
-    let place = start + u64::from(u32::from_le_bytes(at)) + BASE;
-    (read_own_memory(place, &mut base) == base.len()).then(|| u64::from_le_bytes(base))
 }
 
 fn stated_base(start: u64, path: &[u8]) -> Option<u64> {

@@ -6,47 +6,22 @@
 use core::ffi::{CStr, c_void};
 use core::ptr;
 
+use cairn_capture::environment;
+
 use super::calls::{
-    ClientId, GetSystemTimePreciseAsFileTime, IoStatus, NtClose, NtDelayExecution, NtFlushVirtualMemory,
-    NtOpenThread, NtQueryInformationProcess, NtQueryInformationThread, NtQueryVirtualMemory,
-    NtWaitForSingleObject, ObjectAttributes, QueryPerformanceCounter, QueryPerformanceFrequency,
-    THIS_PROCESS, THIS_THREAD, UnicodeString, environment_word,
+    GetSystemTimePreciseAsFileTime, IoStatus, NtDelayExecution, NtFlushVirtualMemory,
+    NtQueryInformationProcess, NtQueryInformationThread, NtQueryVirtualMemory, QueryPerformanceCounter,
+    QueryPerformanceFrequency, THIS_PROCESS, THIS_THREAD, UnicodeString,
 };
 use super::errors::answer;
 use super::process_block;
 use crate::path_text::PathText;
 
+pub(crate) use cairn_capture::environment::{LastErrorGuard as ErrnoGuard, process_id, thread_id};
+
 pub(crate) use super::errors::Errno;
 pub(crate) use super::file::File;
 pub(crate) use super::memory::{forget, lengthen, unmap, zeroed, zeroed_apart};
-
-/// Places in the thread's environment block.
-const PROCESS_ID: usize = 0x40;
-const THREAD_ID: usize = 0x48;
-
-/// Restores the last error when it goes out of scope.
-///
-/// The program must not see errors that it did not cause.
-pub(crate) struct ErrnoGuard(Errno);
-
-impl ErrnoGuard {
-    pub(crate) fn new() -> Self {
-        Self(Errno::last())
-    }
-}
-
-impl Drop for ErrnoGuard {
-    fn drop(&mut self) {
-        // SAFETY: the instruction writes the thread's last error alone.
-        unsafe {
-            core::arch::asm!(
-                "mov dword ptr gs:[0x68], {saved:e}",
-                saved = in(reg) self.0.0,
-                options(nostack, preserves_flags),
-            );
-        }
-    }
-}
 
 /// Returns true when this process has more rights than its caller: Windows has no such programs.
 pub(crate) fn has_raised_rights() -> bool {
@@ -142,16 +117,6 @@ pub(crate) fn address_space_limit() -> u64 {
     u64::MAX
 }
 
-pub(crate) fn process_id() -> u32 {
-    // SAFETY: the place lies within the block.
-    unsafe { environment_word(PROCESS_ID) as u32 }
-}
-
-pub(crate) fn thread_id() -> u32 {
-    // SAFETY: the place lies within the block.
-    unsafe { environment_word(THREAD_ID) as u32 }
-}
-
 /// Reads words about this process; zeros where the system does not tell.
 fn about_process<const WORDS: usize>(class: u32) -> [u64; WORDS] {
     let mut words = [0; WORDS];
@@ -206,24 +171,7 @@ pub(crate) fn has_ended(thread: u32) -> bool {
 
 /// Returns true when that process has no thread of that number.
 pub(crate) fn has_ended_in(process: u32, thread: u32) -> bool {
-    const SYNCHRONIZE: u32 = 0x10_0000;
-    /// `STATUS_INVALID_CID`: there is no such thread.
-    const INVALID: i32 = 0xc000_000b_u32.cast_signed();
-    static NO_TIME: i64 = 0;
-    let mut handle = ptr::null_mut();
-    let attributes = ObjectAttributes::named(ptr::null());
-    let id = ClientId { process: process as usize, thread: thread as usize };
-    // SAFETY: all pointers lead to structures that live until the call returns.
-    let status = unsafe { NtOpenThread(&raw mut handle, SYNCHRONIZE, &raw const attributes, &raw const id) };
-    if status < 0 {
-        return status == INVALID;
-    }
-    // SAFETY: the handle was opened above; the timeout lives until the call returns. A thread that
-    // has ended is signalled, status 0.
-    let status = unsafe { NtWaitForSingleObject(handle, 0, &raw const NO_TIME) };
-    // SAFETY: the handle was opened above, and nothing else uses it.
-    unsafe { NtClose(handle) };
-    status == 0
+    environment::has_ended(process.cast_signed(), thread.cast_signed())
 }
 
 /// Sleeps.

@@ -5,9 +5,10 @@
 //! A program may change its working directory and its variables meanwhile in another thread, so
 //! that all is read as memory that may be unreadable.
 
+use cairn_capture::environment::environment_word;
 use cairn_capture::read_own_memory;
 
-use super::calls::{UnicodeString, environment_word};
+use super::calls::UnicodeString;
 use super::text;
 
 /// Place of the block's address in a thread's environment block.

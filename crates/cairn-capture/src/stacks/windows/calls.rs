@@ -161,23 +161,3 @@ impl PageRange {
         self.start.wrapping_add(self.bytes)
     }
 }
-
-/// Reads a word of this thread's environment block.
-///
-/// # Safety
-///
-/// - `offset` is a multiple of 8 within the block, which has 6,000 bytes.
-#[inline(always)]
-pub(crate) unsafe fn environment_word(offset: usize) -> u64 {
-    let value;
-    // SAFETY: the instruction reads the thread's own block, as the caller promises.
-    unsafe {
-        core::arch::asm!(
-            "mov {value}, qword ptr gs:[{offset}]",
-            value = out(reg) value,
-            offset = in(reg) offset,
-            options(nostack, preserves_flags, readonly),
-        );
-    }
-    value
-}

@@ -7,6 +7,7 @@
 pub(crate) mod calls;
 pub(crate) mod console;
 pub(crate) mod context;
+pub mod environment;
 pub(crate) mod generated;
 pub(crate) mod mapping;
 pub(crate) mod modules;

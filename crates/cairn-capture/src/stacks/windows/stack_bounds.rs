@@ -3,7 +3,7 @@
 //! A fiber has bounds of its own there, which the system changes when it switches to the fiber. So
 //! the bounds are compared in each capture ([`has_changed`]).
 
-use super::calls::environment_word;
+use super::environment::environment_word;
 
 /// Places in the environment block. The first address above the stack:
 const STACK_BASE: usize = 0x08;

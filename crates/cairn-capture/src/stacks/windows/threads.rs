@@ -2,24 +2,20 @@
 
 use core::ffi::c_void;
 
-use super::calls::{NtClose, NtWaitForSingleObject, environment_word, open_thread};
+use super::calls::{NtClose, NtWaitForSingleObject, open_thread};
+use super::environment::{LastErrorGuard, last_error, process_id, thread_id};
 
 /// Thread number in the place of an owner's where there is no owner.
 pub(crate) const NO_OWNER: i32 = 0;
 
-/// Places in the environment block.
-const PROCESS_ID: usize = 0x40;
-const THREAD_ID: usize = 0x48;
-const LAST_ERROR: usize = 0x68;
-
 /// The numbers of this process and thread.
 pub(crate) fn ids() -> (i32, i32) {
-    // SAFETY: the places lie within the block.
-    unsafe { (environment_word(PROCESS_ID) as i32, environment_word(THREAD_ID) as i32) }
+    (process_id().cast_signed(), thread_id().cast_signed())
 }
 
 /// True when no thread of that number is left in this process.
-pub(crate) fn has_ended(process: i32, thread: i32) -> bool {
+#[must_use]
+pub fn has_ended(process: i32, thread: i32) -> bool {
     /// `STATUS_INVALID_CID`: there is no such thread.
     const INVALID: i32 = 0xc000_000b_u32.cast_signed();
     if thread == NO_OWNER {
@@ -42,18 +38,7 @@ static NO_TIME: i64 = 0;
 
 /// Runs calls, and returns the last error beside their result. The program's own does not change.
 pub(crate) fn with_last_error_unchanged<R>(calls: impl FnOnce() -> R) -> (R, u32) {
-    // SAFETY: the place lies within the block.
-    let saved = unsafe { environment_word(LAST_ERROR) } as u32;
+    let _program = LastErrorGuard::new();
     let result = calls();
-    // SAFETY: as above.
-    let error = unsafe { environment_word(LAST_ERROR) } as u32;
-    // SAFETY: the instruction writes the thread's last error alone.
-    unsafe {
-        core::arch::asm!(
-            "mov dword ptr gs:[0x68], {saved:e}",
-            saved = in(reg) saved,
-            options(nostack, preserves_flags),
-        );
-    }
-    (result, error)
+    (result, last_error())
 }
