@@ -35,8 +35,8 @@ use tonic::transport::{Endpoint, Server};
 use crate::error::FleetError;
 use key::ClusterKey;
 
-/// Seconds without a sign of life after which an executor counts as lost, and its work is done
-/// again. Ballista's own 180 s would be waited for by a person.
+/// Seconds without a sign of life after which an executor counts as lost, and its questions end.
+/// Ballista's own 180 s would be waited for by a person.
 const LOST_AFTER_SECONDS: u64 = 10;
 /// Seconds between two searches for lost executors.
 const SEARCH_SECONDS: u64 = 2;

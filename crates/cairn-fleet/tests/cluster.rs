@@ -183,6 +183,39 @@ fn executor_killed_while_it_reduces_changes_no_sum() {
     kill_in_stage(3);
 }
 
+/// An executor that is silent for longer than the scheduler waits, and then goes on: the machine
+/// slept, or its network was away.
+#[test]
+fn executor_silent_for_a_while_changes_no_sum() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    generate(directory, 160);
+    let right = done(directory, LONG);
+    let mut cluster = Cluster::start(directory, &[]);
+    let asked = with(LONG, &["--on", &cluster.url.clone(), "--partitions", "4"]).join(" ");
+    let mut answered = 0;
+    for run in 0..runs() {
+        let victim = (run % 2) as usize;
+        // The first stage reads files, the third one joins results of both executors.
+        let least_stage = 1 + run % 5;
+        let before = cluster.results(victim);
+        answered += u32::from(ask_disturbed(directory, &mut cluster, &right, |cluster| {
+            wait_for("results of the executor", || {
+                let results = cluster.results(victim);
+                let mut new = results.iter().filter(|result| !before.contains(result));
+                new.any(|(stage, _)| *stage >= least_stage).then_some(())
+            });
+            std::thread::sleep(Duration::from_millis(u64::from(run % 20)));
+            cluster.executors[victim].signal("STOP");
+        }));
+        // Its share of the work is done by the other one at once.
+        assert_eq!(done(directory, &asked.split(' ').collect::<Vec<_>>()), right);
+        cluster.executors[victim].signal("CONT");
+        assert_eq!(done(directory, &asked.split(' ').collect::<Vec<_>>()), right);
+    }
+    println!("silent: {answered} of {} questions were answered, each right", runs());
+}
+
 #[test]
 fn scheduler_that_ends_and_comes_back_loses_no_sum() {
     let directory = tempfile::tempdir().unwrap();

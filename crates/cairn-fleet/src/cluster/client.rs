@@ -1,7 +1,7 @@
 //! Contexts whose plans run on a cluster.
 
 use std::error::Error;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ballista_core::extension::{SessionConfigExt as _, SessionStateExt as _};
 use clap::Args;
@@ -11,7 +11,7 @@ use datafusion::execution::context::SessionContext;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
 
-use super::{Guard, LOST_AFTER_SECONDS, MOST_MESSAGE_BYTES, SchedulerAddress, connecting};
+use super::{Guard, MOST_MESSAGE_BYTES, SchedulerAddress, connecting};
 use crate::commands::complain;
 use crate::error::FleetError;
 
@@ -102,7 +102,6 @@ impl Remote {
         const NOTICED_AFTER: Duration = Duration::from_secs(15);
         let scheduler = &self.scheduler;
         let mut answer = std::pin::pin!(answer);
-        let start = Instant::now();
         let result = tokio::select! {
             result = &mut answer => result,
             () = tokio::time::sleep(NOTICED_AFTER) => {
@@ -110,15 +109,14 @@ impl Remote {
                 answer.await
             }
         };
-        // Ballista repeats the work of a lost executor, and was seen to count rows twice then.
-        if result.is_ok() && start.elapsed() >= Duration::from_secs(LOST_AFTER_SECONDS) {
-            complain(&format_args!(
-                "{scheduler}: the answer took so long that an executor may have been lost meanwhile; its sums are too \
-                 large then: if one was, ask again"
-            ));
-        }
         result.map_err(|error| {
-            let why = short(&whole_text(&error));
+            let text = whole_text(&error);
+            // No other job of a waiting client is cancelled.
+            let why = if text.ends_with("failed: Cancelled") {
+                "an executor that worked on it was lost".to_owned()
+            } else {
+                short(&text)
+            };
             FleetError::new(format!(
                 "{scheduler}: the cluster has not answered, and a part of an answer is not shown; ask again: {why}"
             ))

@@ -76,6 +76,11 @@ impl Running {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let process = self.child.id().to_string();
+        assert!(std::process::Command::new("kill").args(["-s", name, &process]).status().unwrap().success());
+    }
 }
 
 impl Drop for Running {
