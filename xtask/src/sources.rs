@@ -7,8 +7,6 @@ use std::fs;
 use crate::process::workspace_root;
 
 const PAGE: &str = "docs/book/reference/sources.md";
-/// In place of a test, for what only cairn inside a Windows program can have.
-const WINDOWS: &str = "Windows: later issue";
 /// How the place in cairn begins, of an item that is not there.
 const TO_BE_BUILT: &str = "to be built";
 
@@ -71,12 +69,9 @@ fn complaints(page: &str, read: impl Fn(&str) -> Option<String>) -> Result<Vec<S
         found.push(format!("the page has {} rows, and does not say `{stated}`", rows.len()));
     }
     for Row { line, place, proof } in rows {
-        if proof == WINDOWS {
-            continue;
-        }
         let test = proof.strip_prefix('`').and_then(|proof| proof.strip_suffix('`'));
         let Some((path, name)) = test.and_then(|test| test.split_once("::")) else {
-            found.push(format!("line {line}: {proof:?} is neither `file::test` nor {WINDOWS:?}"));
+            found.push(format!("line {line}: {proof:?} is not `file::test`"));
             continue;
         };
         let exists = read(path).is_some_and(|source| has_test(path, &source, name));
@@ -113,7 +108,6 @@ fn sources_with_faults_are_refused_with_their_lines() {
     let right = [
         "| a | b | `a.rs::there` |",
         "| a | b | `a.rs::there_too` |",
-        "| a | b | Windows: later issue |",
         "| a | b | `xtask/src/a.rs::helper` |",
         "| a | to be built: b | `a.rs::elsewhere` |",
     ];
@@ -123,7 +117,7 @@ fn sources_with_faults_are_refused_with_their_lines() {
         ("| a | b | `a.rs::helper` |", "line 4: no test helper in a.rs"),
         ("| a | b | `a.rs::left_out` |", "line 4: no test left_out in a.rs"),
         ("| a | b | `b.rs::there` |", "line 4: no test there in b.rs"),
-        ("| a | b | partly |", "line 4: \"partly\" is neither `file::test` nor \"Windows: later issue\""),
+        ("| a | b | partly |", "line 4: \"partly\" is not `file::test`"),
         ("| a | to be built | `a.rs::there` |", "line 4: a.rs has there; name the place in cairn"),
     ] {
         assert_eq!(check(&[row]), Ok(vec![expected.to_owned()]), "{row}");
