@@ -49,6 +49,7 @@ const fn long(words: &'static [&'static str], builds_in: Option<&'static str>) -
 const LONG: &[Long] = &[
     long(&["portability"], Some("target/portability")),
     long(&["fleet"], Some("target/fleet")),
+    long(&["windows", "system"], Some("target/windows")),
     long(&["fuzz-smoke"], Some("fuzz/target")),
     long(&["lint"], None),
     long(&["deny"], None),
