@@ -88,8 +88,9 @@ const RANDOM_SOURCE: &str = "#include <windows.h>\n\
     \treturn SystemFunction036(bytes, (ULONG)count);\n\
     }\n";
 
-/// Tests of these crates need Windows, in files of these names; those of the others repeat here what
-/// they show on Linux. Three quarters of the time go into building the others.
+/// Crates with tests that need Windows, and the files of these tests.
+///
+/// The others repeat here what they show on Linux; two thirds of the time go into these.
 const SYSTEM_TESTS: &[(&str, &[&str])] = &[
     ("cairn-cli", &["heap_windows", "play_windows", "windows", "windows_console"]),
     ("cairn-recorder", &["module_table", "windows"]),

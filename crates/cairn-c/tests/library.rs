@@ -23,7 +23,6 @@ const TAKEN: &[&str] = &[
     "__errno_location",
     // State of the process: where its first stack begins, and which modules are loaded. No lock.
     "__libc_stack_end",
-    "_dl_find_object",
     // Facts of the process: its page size, its environment, the machine's name. No lock.
     "environ",
     "getauxval",

@@ -212,8 +212,10 @@
 //!
 //! # Limits
 //!
-//! - x86-64 Linux with glibc 2.35 or later. On an older one modules cannot be found without a lock,
-//!   and every stack ends at once with [`StopReason::NoUnwindInfo`].
+//! - Linux with glibc 2.17 or later. Before 2.35 the C library cannot find modules without a lock,
+//!   and a table here does so: call [`prepare_modules`] at the start, and after loading modules.
+//!   Without that, each new address costs tens of microseconds. Modules of further namespaces
+//!   (`dlmopen`) are not found there.
 //! - Tail calls have left the stack, and inlined calls were never on it. Symbols restore the
 //!   latter.
 //! - Code without unwind tables (from a JIT compiler, some assembly) ends a stack, with the reason,
@@ -244,7 +246,7 @@
 //!
 //! # Processors
 //!
-//! x86-64 and AArch64, Linux with glibc 2.35 or later. On AArch64, stacks with code
+//! x86-64 and AArch64, Linux with glibc 2.17 or later. On AArch64, stacks with code
 //! that no table covers are walked as a whole, and Python frames are not read.
 //!
 //! Windows on x86-64: [`capture`], [`capture_interrupted`] with the [`Context`] of an exception
@@ -275,8 +277,6 @@ pub use call_site::CallSite;
 pub use frame_walk::{FrameControl, kernel_walk_at, walk_frames, walk_frames_at};
 #[cfg(target_os = "macos")]
 pub use macos::{Context, ThreadMemory, WalkedStack, read_own_memory, walk_stack, walk_stack_at};
-#[cfg(target_os = "linux")]
-pub use stacks::after_fork_in_child;
 #[cfg(all(any(target_os = "linux", windows), feature = "counters"))]
 #[doc(hidden)]
 pub use stacks::counts;
@@ -299,6 +299,11 @@ pub use stacks::{
 pub use stacks::{
     FindFunction, add_function_table, add_function_table_callback, forget_module, remove_function_table,
 };
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub use stacks::{ListedModule, LoaderNamespace, loader_namespaces};
+#[cfg(target_os = "linux")]
+pub use stacks::{after_fork_in_child, prepare_modules};
 #[cfg(any(target_os = "linux", windows))]
 #[doc(hidden)]
 pub use stacks::{cairn_capture_here, follow_after};

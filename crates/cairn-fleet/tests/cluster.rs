@@ -183,8 +183,9 @@ fn executor_killed_while_it_reduces_changes_no_sum() {
     kill_in_stage(3);
 }
 
-/// An executor that is silent for longer than the scheduler waits, and then goes on: the machine
-/// slept, or its network was away.
+/// An executor is silent for longer than the scheduler waits, and then goes on.
+///
+/// So it is when its machine slept, or its network was away.
 #[test]
 fn executor_silent_for_a_while_changes_no_sum() {
     let directory = tempfile::tempdir().unwrap();

@@ -33,6 +33,7 @@ use cairn_heap::{At, Backend, Heap, Options, StackTable};
 use cairn_wire::heapblock::{BlockLayout, stack_table::FrameKind};
 
 use crate::arch::{self, entry};
+use crate::at_fork;
 use crate::environment::{self, OwnVariables, ProcessArguments};
 use crate::next::NEXT;
 use crate::real::{
@@ -568,8 +569,7 @@ extern "C" fn after_fork_in_child() {
 
 extern "C" fn construct() {
     begin();
-    // SAFETY: functions that stay; the library is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
+    at_fork::register(Some(before_fork), Some(after_fork), after_fork_in_child);
 }
 
 #[used]

@@ -55,6 +55,7 @@ pub mod annotate;
 #[cfg(feature = "annotate")]
 use annotate as start;
 mod arch;
+mod at_fork;
 #[cfg(not(feature = "annotate"))]
 pub mod attach;
 mod environment;

@@ -13,7 +13,7 @@ use crate::environment::{self, OwnVariables, ProcessArguments};
 use crate::options::Options;
 use crate::recorder;
 use crate::text::Text;
-use crate::{next, python, system};
+use crate::{at_fork, next, python, system};
 
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 /// Number of the process that began to record; 0 for none.
@@ -388,8 +388,7 @@ extern "C" fn construct() {
         crate::runtimes::find();
         // Not on Linux itself, where the wiped memory shows a child that it is one.
         if recorder::needs_fork_hook() {
-            // SAFETY: a function that stays; the library is never unloaded.
-            unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+            at_fork::register(None, None, after_fork_in_child);
         }
     }
 }

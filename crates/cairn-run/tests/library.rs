@@ -19,7 +19,6 @@ const TAKEN: &[&str] = &[
     // Properties of the process: its first stack, its environment, its modules. Data, or functions
     // without a lock.
     "__libc_stack_end",
-    "_dl_find_object",
     "_r_debug",
     "environ",
     "getauxval",
@@ -61,6 +60,21 @@ fn library_imports_only_allowed_symbols() {
         assert!(taken.contains("_r_debug"), "{taken:?}");
         let beyond: Vec<&String> = taken.iter().filter(|name| !TAKEN.contains(&name.as_str())).collect();
         assert!(beyond.is_empty(), "{beyond:?}: may they be called in malloc and in signal handlers?");
+    }
+}
+
+/// A weak symbol of a newer version keeps the library, and so every program, from starting.
+#[test]
+fn library_needs_no_c_library_after_2_17() {
+    let annotate = Library::unpack_for_annotation().unwrap();
+    for library in libraries().into_iter().chain([annotate]) {
+        let text = output_of(Command::new("readelf").args(["--version-info", "-W"]).arg(library.path()));
+        let versions = text.split("Name: GLIBC_").skip(1).map(|rest| {
+            let version = rest.split_whitespace().next().unwrap();
+            version.split('.').map(|part| part.parse::<u32>().unwrap()).collect::<Vec<_>>()
+        });
+        let newest = versions.max().unwrap();
+        assert!(newest <= vec![2, 17], "GLIBC_{newest:?}: {text}");
     }
 }
 

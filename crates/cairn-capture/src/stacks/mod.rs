@@ -29,8 +29,9 @@
 //! | `console.rs` | writes text |
 //! | `context` | the registers of interrupted code |
 //!
-//! Linux alone has Python frames (`python`), tables that programs register (`registered`), and
-//! programs without `.eh_frame_hdr` (`headerless`).
+//! Linux alone has Python frames (`python`), tables that programs register (`registered`), programs
+//! without `.eh_frame_hdr` (`headerless`), the interface of the loader (`loader`), and a table of
+//! modules for C libraries without `_dl_find_object` (`module_table`).
 
 mod arch;
 mod counters;
@@ -74,6 +75,10 @@ pub(crate) use context::interrupted_call_site;
 #[cfg(feature = "counters")]
 pub use counters::counts;
 pub use entry::{Statistics, capture, capture_at, capture_interrupted, statistics};
+#[cfg(target_os = "linux")]
+pub use linux::loader::{ListedModule, LoaderNamespace, loader_namespaces};
+#[cfg(target_os = "linux")]
+pub use linux::modules::prepare_modules;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use linux::python::{
     CodeContents, PythonSymbols, observe_unread_python_stacks, python_code, read_python_frames,

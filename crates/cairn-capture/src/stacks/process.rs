@@ -103,8 +103,7 @@ impl Process {
 
     /// True when `address` lies in executable memory that belongs to no module.
     pub(crate) fn is_generated(&self, address: u64, evidence: Evidence) -> bool {
-        modules::are_modules_known()
-            && !modules::is_in_module(address)
+        !modules::is_in_module(address)
             // Stacks that were cut where this memory begins are cached with their end.
             && generated::is_executable(address, evidence, || self.module_state.invalidate())
     }
@@ -271,6 +270,7 @@ pub unsafe fn after_fork_in_child() {
         process.pcs.forget_unloaded();
         process.module_state.end_all_unloads();
     }
+    modules::after_fork_in_child();
     // SAFETY: the caller promises that this thread is the only one with access to this memory.
     unsafe { thread::take_over_after_fork() };
 }

@@ -101,8 +101,8 @@ impl Scheduler {
 
 /// Ends the jobs of executors that fall silent, and forgets these executors. Never returns.
 ///
-/// Work is given out in answers to an executor's own requests, each of which is a sign of life. So
-/// jobs that began after the last one go on: the executor has no part of them.
+/// Work is given out in answers to an executor's own requests, and each request is a sign of life.
+/// So jobs that began after the last one go on: the executor has no part of them.
 async fn end_jobs_of_silent(scheduler: &SchedulerServer<LogicalPlanNode, PhysicalPlanNode>) {
     let executors = &scheduler.state.executor_manager;
     loop {

@@ -94,6 +94,7 @@ impl FoundModules {
         self.count = 0;
         match access {
             Access::Shared => {
+                cairn_capture::prepare_modules();
                 // SAFETY: the callback takes a `FoundModules`, which is passed here and lives
                 // longer than the call.
                 unsafe { libc::dl_iterate_phdr(Some(on_first_module), core::ptr::from_mut(self).cast()) };
@@ -112,14 +113,14 @@ impl FoundModules {
         let skip = self.skip;
         // SAFETY: the entries of the loader's lists, by contract.
         unsafe {
-            let mut namespace = debugger_interface();
-            while let Some(lists) = namespace.as_ref() {
+            let mut namespace = cairn_capture::loader_namespaces();
+            while let Some(lists) = namespace {
                 let mut entry = lists.first;
                 while let Some(module) = entry.as_ref() {
                     self.add(module.dynamic_section);
                     entry = module.next;
                 }
-                namespace = if lists.version >= 2 { lists.next } else { core::ptr::null() };
+                namespace = if lists.version >= 2 { lists.next.as_ref() } else { None };
             }
         }
         self.skip = skip;
@@ -149,52 +150,4 @@ unsafe extern "C" fn on_first_module(info: *mut libc::dl_phdr_info, _: usize, fo
     // change.
     unsafe { found.walk() };
     1
-}
-
-/// `struct r_debug_extended` of <link.h>.
-#[repr(C)]
-struct Namespace {
-    version: c_int,
-    first: *const ListedModule,
-    breakpoint: u64,
-    state: c_int,
-    loader_base: u64,
-    /// From version 2 on.
-    next: *const Namespace,
-}
-
-/// `struct link_map` of <link.h>, as far as it is public.
-#[repr(C)]
-struct ListedModule {
-    bias: u64,
-    name: *const libc::c_char,
-    dynamic_section: u64,
-    next: *const ListedModule,
-}
-
-/// Returns the loader's interface for debuggers, which lists all modules. An entry of the program's
-/// dynamic section leads there.
-fn debugger_interface() -> *const Namespace {
-    const DT_DEBUG: u64 = 21;
-    // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.
-    let (headers, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
-    if headers == 0 {
-        return core::ptr::null();
-    }
-    // SAFETY: the kernel states address and number of the program's headers, which stay mapped.
-    let table = unsafe { core::slice::from_raw_parts(headers as *const libc::Elf64_Phdr, count as usize) };
-    let stated = |kind| table.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr);
-    let (Some(own), Some(dynamic)) = (stated(libc::PT_PHDR), stated(libc::PT_DYNAMIC)) else {
-        return core::ptr::null();
-    };
-    let mut entry = headers.wrapping_sub(own).wrapping_add(dynamic) as *const [u64; 2];
-    loop {
-        // SAFETY: the section ends with an entry of tag 0, and no entry behind it is read.
-        match unsafe { *entry } {
-            [0, _] => return core::ptr::null(),
-            [DT_DEBUG, address] => return address as *const Namespace,
-            // SAFETY: this entry is not the last one.
-            _ => entry = unsafe { entry.add(1) },
-        }
-    }
 }

@@ -6,7 +6,9 @@ pub(crate) mod console;
 mod context_of_signal;
 pub(crate) mod generated;
 mod headerless;
+pub(crate) mod loader;
 pub(crate) mod mapping;
+mod module_table;
 pub(crate) mod modules;
 pub(crate) mod own_memory;
 // Python frames are merged, and code of JIT compilers is stepped by its shape or by registered

@@ -1,12 +1,11 @@
 //! Finds the module that covers a code address of this process, and its unwind table.
 //!
 //! `_dl_find_object` of glibc 2.35 and later finds both without a lock, even while another thread
-//! loads or unloads modules. The symbol is weak: on an older C library it is absent, and addresses
-//! then have no tables.
+//! loads or unloads modules. On an older C library `module_table.rs` does so.
 
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::cfi::{Bases, CachingTable, CfiError, CfiErrorKind, FrameTable, RuleAt, Section};
@@ -14,15 +13,15 @@ use cairn_unwind::{AddressRange, Modules};
 
 use crate::stacks::arch::{self, Native, Rule};
 use crate::stacks::index::MIX;
-use crate::stacks::linux::headerless;
-use crate::stacks::linux::words;
+pub(crate) use crate::stacks::linux::module_table::after_fork_in_child;
+use crate::stacks::linux::{headerless, loader, module_table};
 use crate::stacks::module_state::{ModuleState, is_unloading};
 use crate::stacks::own_memory;
 use crate::stacks::pc_kind::{self, PcKind};
 
 /// glibc's `struct dl_find_object` on x86-64 and AArch64.
 #[repr(C)]
-struct FoundObject {
+pub(crate) struct FoundObject {
     flags: u64,
     map_start: *const c_void,
     map_end: *const c_void,
@@ -33,20 +32,66 @@ struct FoundObject {
 
 const _: () = assert!(size_of::<FoundObject>() == 96);
 
+impl FoundObject {
+    pub(crate) fn new(start: u64, end: u64, link_map: u64, eh_frame_header: u64) -> Self {
+        Self {
+            flags: 0,
+            map_start: start as *const c_void,
+            map_end: end as *const c_void,
+            link_map: link_map as *const c_void,
+            eh_frame_header: eh_frame_header as *const c_void,
+            reserved: [0; 7],
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn link_map_and_header(&self) -> (u64, u64) {
+        (self.link_map as u64, self.eh_frame_header as u64)
+    }
+}
+
 /// Page size. Segments start at multiples of it, except the parts of a program with holes between
 /// its segments.
 const PAGE_BYTES: u64 = 4096;
 
 type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> i32;
 
-core::arch::global_asm!(".weak _dl_find_object");
+/// Address of the look-up function, once it is known.
+static FIND: AtomicUsize = AtomicUsize::new(0);
 
-/// The loader's look-up function, if this C library has one.
+/// The loader's look-up function, or ours where the C library has none.
 #[inline]
-fn find_object() -> Option<FindObject> {
-    // SAFETY: a null word is `None`; any other value is the address of the function
-    // `_dl_find_object`, which has this type.
-    unsafe { core::mem::transmute::<usize, Option<FindObject>>(words::find_object_address()) }
+fn find_object() -> FindObject {
+    let mut address = FIND.load(Ordering::Relaxed);
+    if address == 0 {
+        address = first_find_object();
+    }
+    // SAFETY: the address of a function of this type.
+    unsafe { core::mem::transmute::<usize, FindObject>(address) }
+}
+
+#[cold]
+#[inline(never)]
+fn first_find_object() -> usize {
+    let own = module_table::find as *const () as usize;
+    let is_own_wanted = cfg!(feature = "own-module-table");
+    let of_library = (!is_own_wanted).then(|| loader::c_library_symbol(c"_dl_find_object")).flatten();
+    let address = of_library.map_or(own, |address| address as usize);
+    FIND.store(address, Ordering::Relaxed);
+    address
+}
+
+/// Makes look-ups of modules fast on C libraries older than glibc 2.35.
+///
+/// It finds the loader's counters, which say whether its list of modules has changed. Without them,
+/// each look-up reads the list. On newer C libraries it does nothing.
+///
+/// It calls the C library, and must not be called in a signal handler. Call it at the start, and
+/// after modules were loaded.
+pub fn prepare_modules() {
+    if find_object() as usize == module_table::find as *const () as usize {
+        module_table::find_counters();
+    }
 }
 
 /// The modules of this process. Each query goes to the loader.
@@ -62,7 +107,7 @@ impl LoadedModules {
     }
 
     fn find(address: AbsoluteAddress) -> Option<FoundObject> {
-        let find = find_object()?;
+        let find = find_object();
         let mut found = MaybeUninit::uninit();
         // SAFETY: the function accepts any address, and writes only to `found`, which has the size
         // of its structure. It takes no lock and is safe in a signal handler.
@@ -96,11 +141,6 @@ impl Modules for LoadedModules {
 /// True when `address` lies in a module.
 pub(crate) fn is_in_module(address: u64) -> bool {
     LoadedModules::find(AbsoluteAddress::new(address)).is_some()
-}
-
-/// True when the loader can say which addresses are in modules.
-pub(crate) fn are_modules_known() -> bool {
-    find_object().is_some()
 }
 
 /// The unwind table whose header lies at `header`.
@@ -265,8 +305,6 @@ pub(crate) fn rule_of(pc: u64) -> Rule {
 #[inline]
 fn rule_from(answer: Option<Result<RuleAt<Rule>, CfiError>>) -> Rule {
     match answer {
-        // Without `_dl_find_object` it is unknown whether a module covers the address.
-        None if find_object().is_none() => Rule::NEEDS_FULL_EVALUATION,
         None => Rule::NO_TABLES,
         Some(Ok(found)) => found.rule,
         Some(Err(error)) if error.kind == CfiErrorKind::NotCovered => Rule::NO_TABLES,

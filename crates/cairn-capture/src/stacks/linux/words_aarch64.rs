@@ -1,4 +1,4 @@
-//! Accesses words that only assembly can reach: thread-local storage and weak symbols.
+//! Accesses words that only assembly can reach: thread-local storage.
 
 /// Reads this thread's word, `cairn_capture_thread_word`.
 #[inline(always)]
@@ -42,21 +42,5 @@ pub(crate) fn thread_control_block() -> u64 {
     let address: u64;
     // SAFETY: the instruction reads a register.
     unsafe { core::arch::asm!("mrs {}, tpidr_el0", out(reg) address, options(nostack, preserves_flags)) };
-    address
-}
-
-/// The address of the weak symbol `_dl_find_object`; zero where the C library does not define it.
-#[inline]
-pub(crate) fn find_object_address() -> usize {
-    let address;
-    // SAFETY: the instructions read the symbol's GOT entry, which the loader has filled.
-    unsafe {
-        core::arch::asm!(
-            "adrp {address}, :got:_dl_find_object",
-            "ldr {address}, [{address}, :got_lo12:_dl_find_object]",
-            address = out(reg) address,
-            options(nostack, preserves_flags, readonly, pure),
-        );
-    }
     address
 }

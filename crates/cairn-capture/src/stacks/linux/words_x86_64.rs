@@ -1,4 +1,4 @@
-//! Accesses words that only assembly can reach: thread-local storage and weak symbols.
+//! Accesses words that only assembly can reach: thread-local storage.
 
 /// Reads this thread's word, `cairn_capture_thread_word`.
 #[inline(always)]
@@ -38,21 +38,6 @@ pub(crate) fn thread_control_block() -> u64 {
     // own address, by the ABI.
     unsafe {
         core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) address, options(nostack, preserves_flags, readonly));
-    }
-    address
-}
-
-/// The address of the weak symbol `_dl_find_object`; zero where the C library does not define it.
-#[inline]
-pub(crate) fn find_object_address() -> usize {
-    let address;
-    // SAFETY: the instructions read the symbol's GOT entry, which the loader has filled.
-    unsafe {
-        core::arch::asm!(
-            "mov {address}, qword ptr [rip + _dl_find_object@GOTPCREL]",
-            address = out(reg) address,
-            options(nostack, preserves_flags, readonly, pure),
-        );
     }
     address
 }

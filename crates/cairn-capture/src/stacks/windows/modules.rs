@@ -129,11 +129,6 @@ pub(crate) fn is_in_module(address: u64) -> bool {
     PageRange::around(address).is_some_and(|range| range.is_image())
 }
 
-/// True when it is known which addresses are in modules.
-pub(crate) fn are_modules_known() -> bool {
-    true
-}
-
 /// A thread's cache of modules: new addresses mostly come from the same few. It must be cleared
 /// when modules are unloaded. Zeros are an empty cache.
 #[repr(C)]
