@@ -281,6 +281,10 @@ pub(crate) struct LinkMap {
 /// Reads the loader's record of the module that covers `address`.
 pub(crate) fn link_map_at(address: u64) -> Option<LinkMap> {
     let link_map = LoadedModules::find(AbsoluteAddress::new(address))?.link_map as u64;
+    if link_map == 0 {
+        // A static program has no list of modules.
+        return Some(LinkMap { bias: loader::program_headers()?.bias, name: c"".as_ptr() as u64 });
+    }
     // `struct link_map` of <link.h>: l_addr, l_name, ... The loader may free it when the module is
     // unloaded.
     let mut words = [0; 16];
