@@ -11,7 +11,11 @@ use std::process::{Command, Output, Stdio};
 const EXIT_CODE: i32 = 0x123_4567;
 
 fn program() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/windows-heap/blocks.exe")
+    fixture("blocks.exe")
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/windows-heap").join(name)
 }
 
 /// A directory for one test, with a name of two languages and a percent sign.
@@ -44,6 +48,24 @@ impl Scratch {
         command.arg(program()).args(words).output().unwrap()
     }
 
+    /// Runs the program with children both ways; compares, and returns what cairn has printed.
+    fn record_family(&self, options: &[&str], words: &[&str]) -> String {
+        let alone = self.command(fixture("family.exe"), words).output().unwrap();
+        let mut command = self.command(env!("CARGO_BIN_EXE_cairn"), &["heap"]);
+        let recorded = command.args(options).arg(fixture("family.exe")).args(words).output().unwrap();
+        assert_eq!((recorded.status, &recorded.stdout), (alone.status, &alone.stdout), "{recorded:?}");
+        assert!(alone.stdout.windows(7).any(|text| text == b"started" || text == b"ended w"), "{alone:?}");
+        String::from_utf8(recorded.stderr).unwrap()
+    }
+
+    /// Returns the names of the recordings in a directory of a run, and checks its index.
+    fn family(&self, run: &str) -> Vec<String> {
+        let directory = self.0.join(run);
+        let mut names = names(&directory);
+        assert_eq!(names.pop().as_deref(), Some("index.json"));
+        names.into_iter().map(|name| format!("{run}/{name}")).collect()
+    }
+
     fn refused(&self, words: &[&str], code: i32) -> String {
         let output = self.command(env!("CARGO_BIN_EXE_cairn"), words).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{words:?}: {output:?}");
@@ -63,6 +85,15 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Returns the names in a directory, sorted.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 /// Sums the rows of a function of the program: allocations, bytes, leaked blocks, leaked bytes.
@@ -130,14 +161,6 @@ fn heap_never_replaces_a_recording_unasked() {
     let forced = command.arg(program()).output().unwrap();
     assert_eq!((forced.status.code(), forced.stderr), (Some(EXIT_CODE), Vec::new()));
     assert_eq!(scratch.record("in/", &[]).status.code(), Some(EXIT_CODE));
-    let names = |path: &Path| {
-        let mut names: Vec<String> = fs::read_dir(path)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    };
     assert_eq!(names(&scratch.0), ["in", "local", "x.2.cairn", "x.cairn"]);
     assert!(names(&scratch.0.join("in"))[0].starts_with("blocks."));
 }
@@ -152,13 +175,12 @@ fn heap_refuses_in_words_before_anything_runs() {
     fs::write(scratch.0.join("script.cmd"), "echo").unwrap();
     let own = program();
     let own = own.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 8] = [
         (&["heap", "missing.exe"], 127, "missing.exe: there is no such program"),
         (&["heap", "old.exe"], 2, "it is a 32-bit program"),
         (&["heap", "script.cmd"], 2, "it is no program for Windows"),
         (&["heap", "-o", "none/x.cairn", own], 1, "nothing can be recorded there"),
         (&["heap", "-o", "-", own], 2, "give its name"),
-        (&["heap", "--children", own], 2, "--children works on Linux only"),
         (&["heap", "--annotate", own], 2, "--annotate works on Linux only"),
         (&["heap", "--attach", "7"], 2, "--attach works on Linux only"),
         (&["heap", "ctl", "7", "stop"], 2, "works on Linux only"),
@@ -166,5 +188,84 @@ fn heap_refuses_in_words_before_anything_runs() {
     for (words, code, text) in cases {
         let message = scratch.refused(words, code);
         assert!(message.starts_with("cairn: ") && message.contains(text), "{words:?}: {message}");
+    }
+}
+
+#[test]
+fn heap_records_children_and_theirs_on_request() {
+    let scratch = Scratch::new("children");
+    let shown = scratch.record_family(&["--children", "-o", "run"], &["generation", "2"]);
+    assert!(shown.contains("7 recordings of 7 processes are in"), "{shown}");
+    assert!(!shown.contains("not recorded"), "{shown}");
+    let recordings = scratch.family("run");
+    assert_eq!(recordings.len(), 7, "{recordings:?}");
+    let mut allocations: Vec<u64> = recordings
+        .iter()
+        .map(|name| {
+            assert!(name.starts_with("run/family.") && name.ends_with(".cairn"), "{name}");
+            let report = scratch.report(name);
+            assert_eq!(report["unfreed"], "leaked", "{name}");
+            let [allocations, bytes, leaked, _] = sums(&report, "own_blocks");
+            assert_eq!((bytes, leaked), (24 * allocations, 0), "{name}");
+            allocations
+        })
+        .collect();
+    allocations.sort_unstable();
+    assert_eq!(allocations, [100, 100, 100, 100, 200, 200, 300]);
+    let index = fs::read_to_string(scratch.0.join("run/index.json")).unwrap();
+    let index: serde_json::Value = serde_json::from_str(&index).unwrap();
+    assert_eq!(index["recordings"].as_array().map(Vec::len), Some(7), "{index:#}");
+    // The same name again is another directory, or replaces the first one.
+    scratch.record_family(&["-q", "--children", "-o", "run"], &["missing"]);
+    assert_eq!(scratch.family("run.2").len(), 1);
+    scratch.record_family(&["-q", "--force", "--children", "-o", "run"], &["missing"]);
+    assert_eq!(scratch.family("run").len(), 1);
+}
+
+#[test]
+fn heap_leaves_children_alone_unless_asked() {
+    let scratch = Scratch::new("alone");
+    scratch.record_family(&["-o", "x.cairn"], &["generation", "1"]);
+    assert_eq!(sums(&scratch.report("x.cairn"), "own_blocks"), [200, 24 * 200, 0, 0]);
+    assert_eq!(names(&scratch.0), ["local", "x.cairn"]);
+}
+
+#[test]
+fn heap_leaves_a_suspended_child_suspended() {
+    let scratch = Scratch::new("suspended");
+    let shown = scratch.record_family(&["--children", "-o", "run"], &["suspended"]);
+    assert!(shown.contains("2 recordings of 2 processes"), "{shown}");
+    let all = scratch.family("run");
+    for name in &all {
+        assert_eq!(sums(&scratch.report(name), "own_blocks"), [100, 2400, 0, 0], "{name}");
+    }
+    assert_eq!(all.len(), 2);
+}
+
+#[test]
+fn heap_counts_children_that_are_not_recorded() {
+    let scratch = Scratch::new("unrecorded");
+    let shown = scratch.record_family(&["--children", "-o", "run"], &["debugged"]);
+    assert!(
+        shown.contains("1 child was not recorded: debugged by the program that started them\n"),
+        "{shown}"
+    );
+    assert!(shown.contains("1 recording of 1 process is in"), "{shown}");
+    assert_eq!(scratch.family("run").len(), 1);
+    // The file system below wine refuses a name of more than 255 bytes.
+    let shown = scratch.record_family(&["--children", "-o", "long"], &["long"]);
+    assert!(shown.contains("1 child was not recorded: the recording library refuses: "), "{shown}");
+    assert_eq!(scratch.family("long").len(), 1);
+}
+
+#[test]
+fn heap_leaves_running_children_to_themselves() {
+    let scratch = Scratch::new("outlived");
+    let shown = scratch.record_family(&["--children", "-o", "run"], &["outlived"]);
+    assert!(shown.contains("still running and recorded: 1 child process\n"), "{shown}");
+    let all = scratch.family("run");
+    assert_eq!(all.len(), 2);
+    for name in &all {
+        assert_eq!(sums(&scratch.report(name), "own_blocks"), [100, 2400, 0, 0], "{name}");
     }
 }

@@ -29,6 +29,13 @@ unsafe extern "system" {
     ) -> i32;
     #[cfg(all(panic = "abort", target_env = "gnu"))]
     fn NtTerminateProcess(process: *mut c_void, status: i32) -> i32;
+    fn NtQueryInformationProcess(
+        process: *mut c_void,
+        class: u32,
+        information: *mut c_void,
+        bytes: u32,
+        filled: *mut u32,
+    ) -> i32;
     fn NtFlushInstructionCache(process: *mut c_void, address: *const c_void, bytes: usize) -> i32;
 }
 
@@ -42,9 +49,52 @@ unsafe extern "system" {
         offset_low: u32,
         bytes: usize,
     ) -> *mut c_void;
+    pub(crate) fn CreateFileMappingW(
+        file: *mut c_void,
+        security: *const c_void,
+        protection: u32,
+        bytes_high: u32,
+        bytes_low: u32,
+        name: *const u16,
+    ) -> *mut c_void;
     pub(crate) fn UnmapViewOfFile(address: *const c_void) -> i32;
     pub(crate) fn CloseHandle(handle: *mut c_void) -> i32;
-    fn GetModuleHandleW(name: *const u16) -> *mut c_void;
+    fn GetLastError() -> u32;
+    fn GetModuleFileNameW(module: *mut c_void, name: *mut u16, units: u32) -> u32;
+    pub(crate) fn VirtualAllocEx(
+        process: *mut c_void,
+        address: *mut c_void,
+        bytes: usize,
+        kind: u32,
+        protection: u32,
+    ) -> *mut c_void;
+    pub(crate) fn VirtualFreeEx(process: *mut c_void, address: *mut c_void, bytes: usize, kind: u32) -> i32;
+    pub(crate) fn ReadProcessMemory(
+        process: *mut c_void,
+        address: *const c_void,
+        into: *mut c_void,
+        bytes: usize,
+        read: *mut usize,
+    ) -> i32;
+    pub(crate) fn WriteProcessMemory(
+        process: *mut c_void,
+        address: *mut c_void,
+        from: *const c_void,
+        bytes: usize,
+        written: *mut usize,
+    ) -> i32;
+    pub(crate) fn CreateRemoteThread(
+        process: *mut c_void,
+        security: *const c_void,
+        stack_bytes: usize,
+        start: *const c_void,
+        argument: *mut c_void,
+        flags: u32,
+        id: *mut u32,
+    ) -> *mut c_void;
+    pub(crate) fn ResumeThread(thread: *mut c_void) -> u32;
+    pub(crate) fn WaitForSingleObject(handle: *mut c_void, millis: u32) -> u32;
+    fn GetModuleHandleA(name: *const i8) -> *mut c_void;
     fn GetProcAddress(module: *mut c_void, name: *const i8) -> *mut c_void;
     pub(crate) fn GetProcessHeap() -> *mut c_void;
     pub(crate) fn HeapLock(heap: *mut c_void) -> i32;
@@ -67,11 +117,62 @@ pub(crate) struct HeapEntry {
 const _: () = assert!(size_of::<HeapEntry>() == 40);
 const _: () = assert!(core::mem::offset_of!(HeapEntry, flags) == 14);
 
-/// Returns a function of ntdll; null if there is none of that name.
-pub(crate) fn ntdll_function(name: &CStr) -> *mut u8 {
-    const NTDLL: [u16; 10] = [0x6e, 0x74, 0x64, 0x6c, 0x6c, 0x2e, 0x64, 0x6c, 0x6c, 0];
-    // SAFETY: both names end with NUL; the module is part of every process.
-    unsafe { GetProcAddress(GetModuleHandleW(NTDLL.as_ptr()), name.as_ptr().cast()).cast() }
+/// Returns the error of the last call of this thread.
+pub(crate) fn last_error() -> u32 {
+    // SAFETY: the call reads a word of the thread.
+    unsafe { GetLastError() }
+}
+
+/// Writes the path of the program; returns the part that was written.
+pub(crate) fn program_path(into: &mut [u16]) -> &[u16] {
+    let room = into.len().try_into().unwrap_or(u32::MAX);
+    // SAFETY: the room has that many units.
+    let units = unsafe { GetModuleFileNameW(core::ptr::null_mut(), into.as_mut_ptr(), room) };
+    into.get(..units as usize).unwrap_or_default()
+}
+
+/// Returns the address of another process' environment block.
+pub(crate) fn process_block(process: *mut c_void) -> Option<u64> {
+    /// `ProcessBasicInformation`; its second word is the address.
+    const BASIC: u32 = 0;
+    let mut words = [0_u64; 6];
+    let bytes = size_of_val(&words) as u32;
+    // SAFETY: the variable has room for that information.
+    let status = unsafe {
+        NtQueryInformationProcess(process, BASIC, words.as_mut_ptr().cast(), bytes, core::ptr::null_mut())
+    };
+    (status >= 0 && words[1] != 0).then_some(words[1])
+}
+
+/// Libraries of the system that are in every process.
+#[derive(Clone, Copy)]
+pub(crate) enum Library {
+    Ntdll,
+    Kernel32,
+    KernelBase,
+}
+
+impl Library {
+    /// Returns its name, as the loader and messages have it.
+    pub(crate) const fn name(self) -> &'static CStr {
+        match self {
+            Self::Ntdll => c"ntdll",
+            Self::Kernel32 => c"kernel32",
+            Self::KernelBase => c"kernelbase",
+        }
+    }
+}
+
+/// Returns the address where a library is loaded; null if it is not.
+pub(crate) fn module(library: Library) -> *mut c_void {
+    // SAFETY: the name ends with NUL.
+    unsafe { GetModuleHandleA(library.name().as_ptr().cast()) }
+}
+
+/// Returns a function of a library; null if there is none of that name.
+pub(crate) fn function(library: Library, name: &CStr) -> *mut u8 {
+    // SAFETY: the name ends with NUL; the module is part of every process.
+    unsafe { GetProcAddress(module(library), name.as_ptr().cast()).cast() }
 }
 
 /// Returns fresh zeroed memory that can be written; the error is the system's status.

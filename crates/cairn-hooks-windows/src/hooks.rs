@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use cairn_recorder::environment::LastErrorGuard;
 use cairn_recorder::{CallSite, heap};
 
-use crate::calls::{GetProcessHeap, HeapEntry, HeapLock, HeapUnlock, HeapWalk};
+use crate::calls::{GetProcessHeap, HeapEntry, HeapLock, HeapUnlock, HeapWalk, Library};
 use crate::nesting::{is_inside, outermost, unwind_frame};
 use crate::patch::Hook;
 
@@ -112,7 +112,7 @@ static DESTROY: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 ///
 /// `patch` has stored a trampoline of a function of type `F`.
 #[inline(always)]
-unsafe fn real<F: Copy>(trampoline: &AtomicPtr<u8>) -> F {
+pub(crate) unsafe fn real<F: Copy>(trampoline: &AtomicPtr<u8>) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut u8>()) };
     let address = trampoline.load(Ordering::Relaxed);
     // SAFETY: of one size, and by contract such a function.
@@ -122,10 +122,30 @@ unsafe fn real<F: Copy>(trampoline: &AtomicPtr<u8>) -> F {
 /// All hooks. `RtlCreateHeap` has none: the blocks of a heap are found by a walk at its end.
 pub(crate) fn all() -> [Hook; 4] {
     [
-        Hook { name: c"RtlAllocateHeap", target: cairn_allocate_entry as *const u8, real: &ALLOCATE },
-        Hook { name: c"RtlReAllocateHeap", target: cairn_reallocate_entry as *const u8, real: &REALLOCATE },
-        Hook { name: c"RtlFreeHeap", target: cairn_free_entry as *const u8, real: &FREE },
-        Hook { name: c"RtlDestroyHeap", target: destroy as *const u8, real: &DESTROY },
+        Hook {
+            library: Library::Ntdll,
+            name: c"RtlAllocateHeap",
+            target: cairn_allocate_entry as *const u8,
+            real: &ALLOCATE,
+        },
+        Hook {
+            library: Library::Ntdll,
+            name: c"RtlReAllocateHeap",
+            target: cairn_reallocate_entry as *const u8,
+            real: &REALLOCATE,
+        },
+        Hook {
+            library: Library::Ntdll,
+            name: c"RtlFreeHeap",
+            target: cairn_free_entry as *const u8,
+            real: &FREE,
+        },
+        Hook {
+            library: Library::Ntdll,
+            name: c"RtlDestroyHeap",
+            target: destroy as *const u8,
+            real: &DESTROY,
+        },
     ]
 }
 

@@ -16,6 +16,8 @@
 //! | `patch` | moves them, and writes the jumps |
 //! | `nesting` | a word of each thread: whether it is inside a hook |
 //! | `hooks` | the functions that the jumps lead to |
+//! | `children` | on request: puts this library into children of the program |
+//! | `run` | memory of the whole run: which children are not recorded |
 //! | `exchange` | memory shared with `cairn`: what it requests, and the answer |
 //! | `start` | called by the loader: starts the recording |
 //! | `calls` | functions of Windows |
@@ -31,6 +33,8 @@
 #[cfg(windows)]
 mod calls;
 #[cfg(windows)]
+mod children;
+#[cfg(windows)]
 mod exchange;
 #[cfg(windows)]
 mod hooks;
@@ -40,6 +44,8 @@ mod nesting;
 mod patch;
 #[cfg(any(windows, test))]
 mod prologue;
+#[cfg(windows)]
+mod run;
 #[cfg(windows)]
 pub mod start;
 

@@ -9,9 +9,10 @@ use core::fmt::{self, Write};
 
 use cairn_recorder::{Options, StartError, recording_path, start};
 
+use crate::calls::program_path;
 use crate::exchange::{Answer, Exchange};
 use crate::patch::PatchError;
-use crate::{hooks, nesting, patch};
+use crate::{children, hooks, nesting, patch};
 
 const PROCESS_ATTACH: u32 = 1;
 
@@ -31,26 +32,85 @@ pub unsafe extern "system" fn DllMain(_module: *mut c_void, reason: u32, _reserv
 }
 
 /// Hooks the heap and starts the recording; answers what has happened.
-fn begin(exchange: Exchange) {
-    let outcome = match exchange.path() {
-        None => Err(Reason::Path),
-        Some(_) if !nesting::take_word() => Err(Reason::Start(StartError::ThreadStorage)),
-        Some(path) => nesting::outermost(|| {
-            patch::install(&hooks::all()).map_err(Reason::Patch)?;
-            start(&Options::new(path)).map_err(Reason::Start)
-        }),
+fn begin(mut exchange: Exchange) {
+    let requests = exchange.requests();
+    let mut path = Text::<PATH_BYTES>::new();
+    let is_filled = exchange.path().is_some_and(|pattern| fill(pattern, &mut path).is_ok());
+    let outcome = if !is_filled {
+        Err(Reason::Path)
+    } else if !nesting::take_word() {
+        Err(Reason::Start(StartError::ThreadStorage))
+    } else {
+        nesting::outermost(|| {
+            if requests.children {
+                children::prepare(exchange.run());
+            }
+            let children = children::all();
+            let children = children.iter().filter(|_| requests.children);
+            patch::install(hooks::all().iter().chain(children)).map_err(Reason::Patch)?;
+            start(&Options::new(path.bytes())).map_err(Reason::Start)
+        })
     };
     match outcome {
         Ok(()) => {
             let path = recording_path().map_or(&b""[..], core::ffi::CStr::to_bytes);
             exchange.answer(Answer::Recording, path);
+            if requests.children {
+                exchange.retain();
+            }
         }
         Err(reason) => {
-            let mut text = Text { bytes: [0; 512], used: 0 };
+            let mut text = Text::<512>::new();
             let _ = write!(text, "{reason}");
-            exchange.answer(Answer::Refused, text.bytes.get(..text.used).unwrap_or_default());
+            exchange.answer(Answer::Refused, text.bytes());
         }
     }
+}
+
+/// Maximum bytes of the recording's path; more than the recorder takes.
+const PATH_BYTES: usize = 8192;
+
+/// Fills `%n` into the pattern of a path: the program's name, without `.exe`.
+///
+/// The other fields remain, which are the recorder's.
+fn fill(pattern: &[u8], path: &mut Text<PATH_BYTES>) -> fmt::Result {
+    let mut rest = pattern;
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        match (byte, behind.first()) {
+            (b'%', Some(b'n')) => {
+                rest = behind.get(1..).unwrap_or_default();
+                push_program_name(path)?;
+            }
+            (b'%', Some(&field)) => {
+                rest = behind.get(1..).unwrap_or_default();
+                path.push(&[byte, field])?;
+            }
+            _ => path.push(&[byte])?,
+        }
+    }
+    Ok(())
+}
+
+/// Appends the program's name as WTF-8. Percent signs are doubled, because they are no fields.
+fn push_program_name(path: &mut Text<PATH_BYTES>) -> fmt::Result {
+    let mut units = [0_u16; 1024];
+    let program = program_path(&mut units);
+    let name = program.rsplit(|&unit| unit == u16::from(b'\\')).next().unwrap_or_default();
+    let end = name.iter().rposition(|&unit| unit == u16::from(b'.')).filter(|&end| end > 0);
+    for character in
+        char::decode_utf16(name.get(..end.unwrap_or(name.len())).unwrap_or_default().iter().copied())
+    {
+        match character {
+            Ok('%') => path.push(b"%%")?,
+            Ok(character) => path.write_char(character)?,
+            Err(half) => {
+                let half = half.unpaired_surrogate();
+                path.push(&[0xed, 0x80 | (half >> 6 & 0x3f) as u8, 0x80 | (half & 0x3f) as u8])?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Reason why nothing is recorded.
@@ -65,17 +125,19 @@ impl fmt::Display for Reason {
         match self {
             Self::Path => f.write_str("the recording's path is too long"),
             Self::Start(error) => write!(f, "{error}"),
-            Self::Patch(PatchError::Missing(name)) => {
-                write!(f, "ntdll has no function {}", name.to_str().unwrap_or_default())
+            Self::Patch(PatchError::Missing(library, name)) => {
+                let [library, name] = [library.name(), name].map(|name| name.to_str().unwrap_or_default());
+                write!(f, "{library} has no function {name}")
             }
-            Self::Patch(PatchError::Fixed(name, at, bytes)) => {
-                let name = name.to_str().unwrap_or_default();
-                write!(f, "{name} in ntdll cannot be hooked: unknown instruction at byte {at} (")?;
+            Self::Patch(PatchError::Fixed(library, name, at, bytes)) => {
+                let [library, name] = [library.name(), name].map(|name| name.to_str().unwrap_or_default());
+                write!(f, "{name} in {library} cannot be hooked: unknown instruction at byte {at} (")?;
                 for (index, byte) in bytes.iter().enumerate() {
                     write!(f, "{}{byte:02x}", if index == 0 { "" } else { " " })?;
                 }
                 f.write_str("); another tool may have hooked it already")
             }
+            Self::Patch(PatchError::TooMany) => f.write_str("there are too many hooks"),
             Self::Patch(PatchError::Protected(status)) => write!(
                 f,
                 "the system refuses to change code in this process (status {status:#010x}); its policy may forbid it"
@@ -85,16 +147,30 @@ impl fmt::Display for Reason {
 }
 
 /// A text of limited length.
-struct Text {
-    bytes: [u8; 512],
+struct Text<const BYTES: usize> {
+    bytes: [u8; BYTES],
     used: usize,
 }
 
-impl Write for Text {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.used + text.len();
-        self.bytes.get_mut(self.used..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
+impl<const BYTES: usize> Text<BYTES> {
+    const fn new() -> Self {
+        Self { bytes: [0; BYTES], used: 0 }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.used).unwrap_or_default()
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> fmt::Result {
+        let end = self.used + bytes.len();
+        self.bytes.get_mut(self.used..end).ok_or(fmt::Error)?.copy_from_slice(bytes);
         self.used = end;
         Ok(())
+    }
+}
+
+impl<const BYTES: usize> Write for Text<BYTES> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes())
     }
 }

@@ -210,7 +210,8 @@ impl HeapCommand {
                 let running = start.run().map_err(|error| Refused::start(&program, &error))?;
                 let ended = self.follow(running, announcements);
                 if let Some(run) = run {
-                    run.finish(self.quiet);
+                    // All recordings were closed.
+                    run.finish(self.quiet, |_| false);
                 }
                 ended
             }

@@ -1,5 +1,7 @@
 //! `cairn heap` on Windows: runs a program and records what it does with its heap. Experimental.
 
+#[path = "heap/children.rs"]
+mod children;
 #[path = "heap/summary.rs"]
 mod summary;
 
@@ -9,8 +11,11 @@ use std::path::{Path, PathBuf};
 
 use cairn_analysis::units::bytes;
 use cairn_recording::Recording;
-use cairn_run::windows::{Library, Start, StartError};
+use cairn_run::windows::{Library, Start, StartError, Unrecorded, is_running};
 use clap::Args;
+
+use super::family::has_index;
+use children::RunDirectory;
 
 use crate::output::{Outcome, complain, refusal};
 
@@ -41,6 +46,10 @@ pub(crate) struct HeapCommand {
     #[arg(short, long)]
     quiet: bool,
 
+    /// Also record child processes; all recordings go to a directory PROGRAM.PID.cairn
+    #[arg(long)]
+    children: bool,
+
     #[command(flatten)]
     of_linux: OptionsOfLinux,
 }
@@ -52,8 +61,6 @@ struct OptionsOfLinux {
     attach: Option<OsString>,
     #[arg(long, hide = true)]
     detach: Option<OsString>,
-    #[arg(long, hide = true)]
-    children: bool,
     #[arg(long, hide = true)]
     mmap: bool,
     #[arg(long, hide = true)]
@@ -78,7 +85,6 @@ impl OptionsOfLinux {
         [
             (self.attach.is_some(), "--attach"),
             (self.detach.is_some(), "--detach"),
-            (self.children, "--children"),
             (self.mmap, "--mmap"),
             (self.python.is_some(), "--python"),
             (self.sample.is_some(), "--sample"),
@@ -97,6 +103,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairn heap server.exe --port 80             record a program
   cairn heap -o C:\\recordings\\ server.exe     write the recording into a directory
+  cairn heap --children build.exe             record the program and those that it starts
   cairn heap -- --odd-name.exe                a program whose name begins with a hyphen
 
 Exit codes: that of the program; 127 there is no such program; 126 it cannot be run; 2 it cannot be
@@ -122,20 +129,47 @@ impl HeapCommand {
         let name = path.file_stem().unwrap_or_default();
         let output = self.output()?;
         let library = Library::unpack()?;
-        if self.force {
+        let run = self.run_directory(&output, name)?;
+        if self.force && run.is_none() {
             make_room(&output, name)?;
         }
-        let start = Start { program: path.as_os_str(), arguments, library: &library };
-        let mut running = match start.run(|process| numbered(&filled(&output, name, process))) {
+        let start = Start {
+            program: path.as_os_str(),
+            arguments,
+            library: &library,
+            children: self.children,
+            mappings: false,
+        };
+        let recording = |process| match &run {
+            Some(run) => run.path().to_owned(),
+            None => unused(&filled(&output, name, Some(process)).unwrap_or_default()),
+        };
+        let mut running = match start.run(recording) {
             Ok(running) => running,
             Err(error) => return Ok(refused(&error)),
         };
         let code = running.wait()?;
         if !self.quiet {
+            complain_of_children(&running.unrecorded());
             summarize(running.process(), running.recording());
+        }
+        if let Some(run) = run {
+            run.finish(self.quiet, is_running);
         }
         // All 32 bits of it, which no `ExitCode` has room for.
         std::process::exit(code)
+    }
+
+    /// With children, makes the directory of their recordings, which has the recording's name.
+    fn run_directory(&self, output: &Path, name: &OsStr) -> io::Result<Option<RunDirectory>> {
+        let (true, Some(parent), Some(file)) = (self.children, output.parent(), output.file_name()) else {
+            return Ok(None);
+        };
+        let within = |error: io::Error| {
+            let text = format!("{}: {error}; nothing can be recorded there", output.display());
+            io::Error::new(error.kind(), text)
+        };
+        RunDirectory::make(parent, file, name, self.force).map(Some).map_err(within)
     }
 
     /// Returns the absolute pattern of the recording's name, in a directory that exists.
@@ -156,8 +190,9 @@ impl HeapCommand {
         if ends_with_slash {
             std::fs::create_dir_all(asked).map_err(within)?;
         }
-        let pattern =
-            if ends_with_slash || asked.is_dir() { asked.join(USUAL_NAME) } else { asked.to_owned() };
+        // A directory of recordings is the result of an earlier run, and no place for another one.
+        let is_place = ends_with_slash || asked.is_dir() && !has_index(asked);
+        let pattern = if is_place { asked.join(USUAL_NAME) } else { asked.to_owned() };
         let pattern = std::path::absolute(pattern)?;
         match pattern.parent().map(std::fs::metadata) {
             Some(Err(error)) => Err(within(error)),
@@ -179,10 +214,7 @@ fn refused(error: &StartError) -> Outcome {
 
 /// Removes the file that has the recording's name; no other process has a name with the PID.
 fn make_room(output: &Path, name: &OsStr) -> io::Result<()> {
-    if output.file_name().is_some_and(|name| name.to_string_lossy().contains("%p")) {
-        return Ok(());
-    }
-    let path = filled(output, name, 0);
+    let Some(path) = filled(output, name, None) else { return Ok(()) };
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())))
@@ -192,7 +224,9 @@ fn make_room(output: &Path, name: &OsStr) -> io::Result<()> {
 }
 
 /// Fills `%n`, `%p` and `%%` into the name of a recording.
-fn filled(pattern: &Path, program: &OsStr, process: u32) -> PathBuf {
+///
+/// `None` when the pattern contains the PID and none is given.
+fn filled(pattern: &Path, program: &OsStr, process: Option<u32>) -> Option<PathBuf> {
     let name = pattern.file_name().unwrap_or_default().to_string_lossy();
     let mut text = OsString::new();
     let mut parts = name.split('%');
@@ -200,7 +234,7 @@ fn filled(pattern: &Path, program: &OsStr, process: u32) -> PathBuf {
     while let Some(part) = parts.next() {
         match part.chars().next() {
             Some('n') => text.push(program),
-            Some('p') => text.push(process.to_string()),
+            Some('p') => text.push(process?.to_string()),
             // `%%`: the next part is behind both.
             None => {
                 text.push("%");
@@ -215,25 +249,42 @@ fn filled(pattern: &Path, program: &OsStr, process: u32) -> PathBuf {
         }
         text.push(&part[1..]);
     }
-    pattern.with_file_name(text)
+    Some(pattern.with_file_name(text))
+}
+
+/// Puts a number above 1 into a name.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    if number <= 1 {
+        return path.to_owned();
+    }
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{number}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
 }
 
 /// Puts a number above 1 into the name if a file has it.
-fn numbered(path: &Path) -> PathBuf {
-    let name_of = |number: u32| {
-        let mut name = path.file_stem().unwrap_or_default().to_owned();
-        name.push(format!(".{number}"));
-        if let Some(extension) = path.extension() {
-            name.push(".");
-            name.push(extension);
-        }
-        path.with_file_name(name)
-    };
-    if !path.exists() {
-        return path.to_owned();
-    }
+fn unused(path: &Path) -> PathBuf {
     // The recorder appends a number of its own to a name that is in use.
-    (2..1000).map(name_of).find(|path| !path.exists()).unwrap_or_else(|| path.to_owned())
+    (1..1000)
+        .map(|number| numbered(path, number))
+        .find(|path| !path.exists())
+        .unwrap_or_else(|| path.to_owned())
+}
+
+/// Explains which children were not recorded.
+fn complain_of_children(unrecorded: &[Unrecorded]) {
+    for Unrecorded { count, reason } in unrecorded {
+        let children = if *count == 1 {
+            "1 child was not recorded".to_owned()
+        } else {
+            format!("{count} children were not recorded")
+        };
+        complain(&format_args!("{children}: {reason}"));
+    }
 }
 
 /// Prints where the recording is, and its summary. Errors change nothing about the program's end.
@@ -265,7 +316,11 @@ mod tests {
         ];
         for (pattern, name) in cases {
             let path = Path::new(r"Z:\none\%n").join(pattern);
-            assert_eq!(filled(&path, OsStr::new("app"), 7), Path::new(r"Z:\none\%n").join(name), "{pattern}");
+            assert_eq!(
+                filled(&path, OsStr::new("app"), Some(7)).unwrap(),
+                Path::new(r"Z:\none\%n").join(name),
+                "{pattern}"
+            );
         }
     }
 }

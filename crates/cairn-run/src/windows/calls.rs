@@ -10,6 +10,7 @@ unsafe extern "system" {
 #[link(name = "kernel32")]
 unsafe extern "system" {
     pub(super) fn IsWow64Process(process: *mut c_void, is_32_bit: *mut i32) -> i32;
+    pub(super) fn OpenProcess(access: u32, inherits: i32, process: u32) -> *mut c_void;
     pub(super) fn VirtualAllocEx(
         process: *mut c_void,
         address: *mut c_void,

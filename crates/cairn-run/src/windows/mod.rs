@@ -7,8 +7,14 @@
 //! ```no_run
 //! use cairn_run::windows::{Library, Start};
 //! let library = Library::unpack()?;
-//! let start = Start { program: "demo.exe".as_ref(), arguments: &[], library: &library };
-//! let mut running = start.run(|process| format!("demo.{process}.cairn").into())?;
+//! let start = Start {
+//!     program: "demo.exe".as_ref(),
+//!     arguments: &[],
+//!     library: &library,
+//!     children: false,
+//!     mappings: false,
+//! };
+//! let mut running = start.run(|process| format!(r"C:\recordings\demo.{process}.cairn").into())?;
 //! println!("recording: {}", running.recording().display());
 //! std::process::exit(running.wait()?);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -21,6 +27,7 @@
 //! | [`start`](Start) | starts the program, and waits for its end |
 //! | `inject` | loads the library into the suspended process |
 //! | `exchange` | memory shared with the library: what is requested, and the answer |
+//! | `unrecorded` | memory of a whole run: which children are not recorded |
 //! | `calls` | functions of Windows |
 
 mod calls;
@@ -29,7 +36,9 @@ mod inject;
 mod library;
 mod program;
 mod start;
+mod unrecorded;
 
 pub use library::Library;
 pub use program::find;
-pub use start::{Running, Start, StartError};
+pub use start::{Running, Start, StartError, is_running};
+pub use unrecorded::Unrecorded;

@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::{fmt, io};
 
-use super::calls::{IsWow64Process, NtResumeProcess, SetConsoleCtrlHandler};
-use super::exchange::{Answer, Exchange};
+use super::calls::{
+    CloseHandle, IsWow64Process, NtResumeProcess, OpenProcess, SetConsoleCtrlHandler, WaitForSingleObject,
+};
+use super::exchange::{Answer, Exchange, Request};
+use super::unrecorded::{Run, Unrecorded};
 use super::{Library, find, inject};
 
 /// A program to be started.
@@ -20,6 +23,10 @@ pub struct Start<'a> {
     pub arguments: &'a [OsString],
     /// The library that records it.
     pub library: &'a Library,
+    /// Whether its children are recorded as well, each into a file of its own.
+    pub children: bool,
+    /// Whether the ranges of addresses that it maps are recorded as well.
+    pub mappings: bool,
 }
 
 /// Reason why a program does not run, or is not recorded.
@@ -77,11 +84,15 @@ impl std::error::Error for StartError {
 pub struct Running {
     child: Child,
     recording: PathBuf,
+    run: Option<Run>,
 }
 
 impl Start<'_> {
-    /// Starts the program. `recording` returns the absolute path of the recording for a process id;
-    /// if a file has that name, the recorder appends a number.
+    /// Starts the program.
+    ///
+    /// `recording` returns the absolute path of the recording for a process id. If a file has that
+    /// name, the recorder appends a number. With children, it is the path of a directory, in which
+    /// each recording is called `%n.%p.cairn`: name of the program, process id.
     ///
     /// Until the command ends, Ctrl-C ends the program only.
     ///
@@ -93,12 +104,17 @@ impl Start<'_> {
         let path = find(self.program)?;
         let mut command = Command::new(&path);
         command.args(self.arguments).creation_flags(CREATE_SUSPENDED);
+        let run = if self.children {
+            Some(Run::make().map_err(|error| StartError::NotRecorded(path.clone(), error.to_string()))?)
+        } else {
+            None
+        };
         let mut child = command.spawn().map_err(|error| StartError::NotStarted(path.clone(), error))?;
         // SAFETY: the function stays, and takes no state. It is not inherited, as the attribute to
         // ignore Ctrl-C would be.
         unsafe { SetConsoleCtrlHandler(Some(leave_to_program), 1) };
-        match self.record(&child, path, recording) {
-            Ok(recording) => Ok(Running { child, recording }),
+        match self.record(&child, path, &recording(child.id())) {
+            Ok(recording) => Ok(Running { child, recording, run }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -108,19 +124,20 @@ impl Start<'_> {
     }
 
     /// Loads the library into the suspended program, and resumes it.
-    fn record(
-        &self,
-        child: &Child,
-        path: PathBuf,
-        recording: impl FnOnce(u32) -> PathBuf,
-    ) -> Result<PathBuf, StartError> {
+    fn record(&self, child: &Child, path: PathBuf, recording: &Path) -> Result<PathBuf, StartError> {
         let process = child.as_raw_handle();
         let mut is_32_bit = 0;
         // SAFETY: the handle is the child's, and the call writes one number.
         if unsafe { IsWow64Process(process, &raw mut is_32_bit) } == 0 || is_32_bit != 0 {
             return Err(StartError::OtherMachine(path, "it runs as a 32-bit program"));
         }
-        let exchange = Exchange::make(child.id(), &recording(child.id()))
+        let request = Request {
+            path: recording,
+            library: self.library.path(),
+            children: self.children,
+            mappings: self.mappings,
+        };
+        let exchange = Exchange::make(child.id(), request)
             .map_err(|error| StartError::NotRecorded(path.clone(), error.to_string()))?;
         let is_loaded = inject::load(process, self.library.path())
             .map_err(|error| StartError::NotLoaded(path.clone(), error))?;
@@ -155,6 +172,12 @@ impl Running {
         &self.recording
     }
 
+    /// Returns the children that were started and not recorded until now.
+    #[must_use]
+    pub fn unrecorded(&self) -> Vec<Unrecorded> {
+        self.run.as_ref().map(Run::unrecorded).unwrap_or_default()
+    }
+
     /// Waits for the end; returns the exit code.
     ///
     /// # Errors
@@ -163,6 +186,25 @@ impl Running {
     pub fn wait(&mut self) -> io::Result<i32> {
         // Windows has an exit code for each end.
         Ok(self.child.wait()?.code().unwrap_or_default())
+    }
+}
+
+/// Returns true if a process of this number runs; also if it is another user's.
+#[must_use]
+pub fn is_running(process: u32) -> bool {
+    const SYNCHRONIZE: u32 = 0x0010_0000;
+    const DENIED: i32 = 5;
+    const TIMED_OUT: u32 = 258;
+    // SAFETY: the call takes numbers.
+    let handle = unsafe { OpenProcess(SYNCHRONIZE, 0, process) };
+    if handle.is_null() {
+        return io::Error::last_os_error().raw_os_error() == Some(DENIED);
+    }
+    // SAFETY: the handle was opened above, and is not used afterwards.
+    unsafe {
+        let waited = WaitForSingleObject(handle, 0);
+        CloseHandle(handle);
+        waited == TIMED_OUT
     }
 }
 

@@ -47,16 +47,23 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Writes the index when all recordings are closed; says where they are.
-    pub(super) fn finish(&self, is_quiet: bool) {
+    /// Writes the index of the recordings that are closed; says where all are.
+    pub(super) fn finish(&self, is_quiet: bool, is_open: impl Fn(u32) -> bool) {
         let family = match read_family(&self.path) {
             Ok(family) => family,
             Err(error) => return complain(&error),
         };
-        let written = Directory::open(&self.path)
-            .and_then(|directory| write_index(directory, family.members().to_vec()));
+        let (open, closed): (Vec<_>, Vec<_>) =
+            family.members().iter().cloned().partition(|member| is_open(member.process));
+        let written = Directory::open(&self.path).and_then(|directory| write_index(directory, closed));
         if let Err(error) = written {
             complain(&format_args!("{}: {error}", self.path.join(INDEX).display()));
+        }
+        if !is_quiet && !open.is_empty() {
+            complain(&format_args!(
+                "the program has ended; still running and recorded: {}",
+                counted(open.len() as u64, "child process")
+            ));
         }
         let recordings = family.members().len();
         if !is_quiet && recordings > 0 {
@@ -80,6 +87,8 @@ impl Drop for RunDirectory {
         let Ok(directory) = Directory::open(&self.path) else { return };
         if directory.names().is_ok_and(|names| names.iter().all(|name| name == INDEX)) {
             let _ = directory.remove(INDEX.as_ref());
+            // Windows removes no directory that is open.
+            drop(directory);
             let _ = self.parent.remove_directory(&self.name);
         }
     }
@@ -106,5 +115,6 @@ fn remove_run(parent: &Path, directory: &Directory, name: &OsStr) -> io::Result<
         return Err(io::Error::other(why));
     }
     names.iter().try_for_each(|entry| run.remove(entry))?;
+    drop(run);
     directory.remove_directory(name)
 }
