@@ -73,6 +73,25 @@ impl Scratch {
         String::from_utf8(output.stderr).unwrap()
     }
 
+    /// Sums mappings by their kinds and by the functions of the program that called for them.
+    fn mappings(&self, name: &str) -> Vec<(String, u64, u64)> {
+        let output = self.command(env!("CARGO_BIN_EXE_cairn"), &["play", "--json", name]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let mut sums = std::collections::BTreeMap::<String, (u64, u64)>::new();
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
+            let event: serde_json::Value = serde_json::from_str(line).unwrap();
+            let Some(kind) = event["kind"].as_str() else { continue };
+            let frames = event["frames"].as_array().unwrap().iter();
+            let caller = frames
+                .filter_map(|frame| frame["function"].as_str())
+                .find(|name| ["reserve", "commit", "view"].contains(name));
+            let sum = sums.entry(format!("{kind} {}", caller.unwrap_or("elsewhere"))).or_default();
+            sum.0 += 1;
+            sum.1 += event["size_bytes"].as_u64().unwrap();
+        }
+        sums.into_iter().map(|(what, (count, bytes))| (what, count, bytes)).collect()
+    }
+
     fn report(&self, name: &str) -> serde_json::Value {
         let words = ["report", "--json", "--by", "function", "--cost", "allocated", name];
         let output = self.command(env!("CARGO_BIN_EXE_cairn"), &words).output().unwrap();
@@ -175,12 +194,13 @@ fn heap_refuses_in_words_before_anything_runs() {
     fs::write(scratch.0.join("script.cmd"), "echo").unwrap();
     let own = program();
     let own = own.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 8] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (&["heap", "missing.exe"], 127, "missing.exe: there is no such program"),
         (&["heap", "old.exe"], 2, "it is a 32-bit program"),
         (&["heap", "script.cmd"], 2, "it is no program for Windows"),
         (&["heap", "-o", "none/x.cairn", own], 1, "nothing can be recorded there"),
         (&["heap", "-o", "-", own], 2, "give its name"),
+        (&["heap", "--sample", "1MiB", own], 2, "--sample works on Linux only"),
         (&["heap", "--annotate", own], 2, "--annotate works on Linux only"),
         (&["heap", "--attach", "7"], 2, "--attach works on Linux only"),
         (&["heap", "ctl", "7", "stop"], 2, "works on Linux only"),
@@ -268,4 +288,30 @@ fn heap_leaves_running_children_to_themselves() {
     for name in &all {
         assert_eq!(sums(&scratch.report(name), "own_blocks"), [100, 2400, 0, 0], "{name}");
     }
+}
+
+#[test]
+fn heap_records_mappings_on_request() {
+    let scratch = Scratch::new("mappings");
+    let program = fixture("mappings.exe");
+    let alone = scratch.command(&program, &[]).output().unwrap();
+    assert_eq!((alone.status.code(), &alone.stdout[..]), (Some(5), &b"done\r\n"[..]), "{alone:?}");
+    for (options, name) in [(&[][..], "without.cairn"), (&["--mmap"][..], "with.cairn")] {
+        let mut command = scratch.command(env!("CARGO_BIN_EXE_cairn"), &["heap", "-q", "-o", name]);
+        let recorded = command.args(options).arg(&program).output().unwrap();
+        assert_eq!((recorded.status, &recorded.stdout), (alone.status, &alone.stdout), "{recorded:?}");
+        assert!(recorded.stderr.is_empty(), "{recorded:?}");
+    }
+    assert_eq!(scratch.mappings("without.cairn"), []);
+    // Reservations with their whole size, released or not; no commitment, heap or stack of a thread.
+    let expected = [
+        ("map commit", 10, 10 * 8192),
+        ("map reserve", 30, 10 * (102_400 + 98_304 + 94_208)),
+        ("map view", 7, 7 * 65536),
+        ("unmap commit", 10, 10 * 8192),
+        ("unmap reserve", 25, 9 * 102_400 + 8 * (98_304 + 94_208)),
+        ("unmap view", 4, 4 * 65536),
+    ];
+    let expected = expected.map(|(what, count, bytes)| (what.to_owned(), count, bytes));
+    assert_eq!(scratch.mappings("with.cairn"), expected);
 }

@@ -36,6 +36,21 @@ unsafe extern "system" {
         bytes: u32,
         filled: *mut u32,
     ) -> i32;
+    fn NtQueryVirtualMemory(
+        process: *mut c_void,
+        address: *const c_void,
+        class: u32,
+        information: *mut c_void,
+        bytes: usize,
+        filled: *mut usize,
+    ) -> i32;
+    fn NtReadVirtualMemory(
+        process: *mut c_void,
+        address: *const c_void,
+        into: *mut c_void,
+        bytes: usize,
+        read: *mut usize,
+    ) -> i32;
     fn NtFlushInstructionCache(process: *mut c_void, address: *const c_void, bytes: usize) -> i32;
 }
 
@@ -131,9 +146,92 @@ pub(crate) fn program_path(into: &mut [u16]) -> &[u16] {
     into.get(..units as usize).unwrap_or_default()
 }
 
+/// `MEMORY_BASIC_INFORMATION`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct MemoryInformation {
+    pub(crate) base: u64,
+    /// First address of the allocation or view.
+    pub(crate) allocation: u64,
+    first_protection: u32,
+    partition: u32,
+    /// Bytes from `base` that have one state.
+    pub(crate) bytes: u64,
+    state: u32,
+    protection: u32,
+    /// Private, a view, or the view of an image.
+    pub(crate) kind: u32,
+    padding: u32,
+}
+
+const _: () = assert!(size_of::<MemoryInformation>() == 48);
+
+/// Returns the state of the memory at an address.
+pub(crate) fn memory_at(address: u64) -> Option<MemoryInformation> {
+    /// `MemoryBasicInformation`.
+    const BASIC: u32 = 0;
+    let mut information = MemoryInformation::default();
+    let place = core::ptr::without_provenance(address as usize);
+    // SAFETY: the variable has room for that information; the address may be any.
+    let status = unsafe {
+        NtQueryVirtualMemory(
+            THIS_PROCESS,
+            place,
+            BASIC,
+            (&raw mut information).cast(),
+            size_of::<MemoryInformation>(),
+            core::ptr::null_mut(),
+        )
+    };
+    (status >= 0).then_some(information)
+}
+
+/// Reads a word of this process; `None` if it cannot be read.
+pub(crate) fn word_at(address: usize) -> Option<u64> {
+    let (mut word, mut count) = (0_u64, 0);
+    let place = core::ptr::with_exposed_provenance(address);
+    // SAFETY: the variables have room for a word and its size; the address may be any.
+    let status = unsafe {
+        NtReadVirtualMemory(THIS_PROCESS, place, (&raw mut word).cast(), size_of::<u64>(), &raw mut count)
+    };
+    (status >= 0 && count == size_of::<u64>()).then_some(word)
+}
+
+/// Returns the addresses of a loaded module.
+///
+/// # Safety
+///
+/// `module` is loaded.
+pub(crate) unsafe fn image_range(module: *mut c_void) -> core::ops::Range<u64> {
+    /// Where the header's offset is, and where the header has the size of the image.
+    const OFFSET: usize = 0x3c;
+    const IMAGE_BYTES: usize = 0x50;
+    let base = module.cast_const().cast::<u8>();
+    // SAFETY: a loaded module begins with these headers.
+    let bytes = unsafe {
+        let header = base.add(OFFSET).cast::<u32>().read_unaligned() as usize;
+        base.add(header + IMAGE_BYTES).cast::<u32>().read_unaligned()
+    };
+    let start = base.expose_provenance() as u64;
+    start..start + u64::from(bytes)
+}
+
+/// Returns true if a handle means this process.
+pub(crate) fn is_this_process(handle: usize) -> bool {
+    handle == THIS_PROCESS.addr()
+        || basic_information(core::ptr::with_exposed_provenance_mut(handle))
+            .is_some_and(|words| words[4] == u64::from(cairn_recorder::environment::process_id()))
+}
+
 /// Returns the address of another process' environment block.
 pub(crate) fn process_block(process: *mut c_void) -> Option<u64> {
-    /// `ProcessBasicInformation`; its second word is the address.
+    basic_information(process).map(|words| words[1]).filter(|&address| address != 0)
+}
+
+/// Reads `PROCESS_BASIC_INFORMATION`: its second word is the address of the environment block, its
+/// fifth one the process id.
+fn basic_information(process: *mut c_void) -> Option<[u64; 6]> {
+    /// `ProcessBasicInformation`.
     const BASIC: u32 = 0;
     let mut words = [0_u64; 6];
     let bytes = size_of_val(&words) as u32;
@@ -141,7 +239,7 @@ pub(crate) fn process_block(process: *mut c_void) -> Option<u64> {
     let status = unsafe {
         NtQueryInformationProcess(process, BASIC, words.as_mut_ptr().cast(), bytes, core::ptr::null_mut())
     };
-    (status >= 0 && words[1] != 0).then_some(words[1])
+    (status >= 0).then_some(words)
 }
 
 /// Libraries of the system that are in every process.

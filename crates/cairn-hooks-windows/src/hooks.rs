@@ -7,7 +7,6 @@
 //! A block is recorded behind its allocation and before its free, as on Linux. Where one function
 //! of the heap calls another one, the outermost call counts.
 
-use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -21,14 +20,27 @@ use crate::patch::Hook;
 /// The registers of a caller, as the entries write them.
 #[repr(C)]
 pub(crate) struct Registers {
-    pc: u64,
+    pub(crate) pc: u64,
     sp: u64,
     fp: u64,
 }
 
 impl Registers {
-    const fn site(&self) -> CallSite {
+    pub(crate) const fn site(&self) -> CallSite {
         CallSite { pc: self.pc, sp: self.sp, fp: self.fp }
+    }
+
+    /// Returns the arguments behind the fourth one, which are on the stack.
+    ///
+    /// # Safety
+    ///
+    /// The caller has passed that many, and waits.
+    pub(crate) unsafe fn more_arguments<const COUNT: usize>(&self) -> [usize; COUNT] {
+        /// Room for the arguments that are in registers.
+        const HOME_BYTES: u64 = 0x20;
+        let place = core::ptr::with_exposed_provenance::<[usize; COUNT]>((self.sp + HOME_BYTES) as usize);
+        // SAFETY: aligned words of the caller's frame, by contract.
+        unsafe { place.read() }
     }
 }
 
@@ -40,7 +52,7 @@ impl Registers {
 //   rsp + 0x48  the return address
 macro_rules! entry {
     ($name:literal, $hook:path) => {
-        global_asm!(
+        core::arch::global_asm!(
             ".text",
             ".balign 16",
             concat!(".globl ", $name),
@@ -63,11 +75,13 @@ macro_rules! entry {
             "add rsp, 0x48",
             "ret",
             ".seh_endproc",
-            unwound = sym unwound,
+            unwound = sym $crate::hooks::unwound,
             hook = sym $hook,
         );
     };
 }
+
+pub(crate) use entry;
 
 entry!("cairn_allocate_entry", allocate);
 entry!("cairn_reallocate_entry", reallocate);
@@ -84,7 +98,7 @@ unsafe extern "system" {
 /// # Safety
 ///
 /// None is necessary: a type of the system. `frame` is the entry's stack pointer.
-unsafe extern "system" fn unwound(
+pub(crate) unsafe extern "system" fn unwound(
     _exception: *mut c_void,
     frame: u64,
     _context: *mut c_void,

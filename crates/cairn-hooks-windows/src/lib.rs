@@ -16,6 +16,7 @@
 //! | `patch` | moves them, and writes the jumps |
 //! | `nesting` | a word of each thread: whether it is inside a hook |
 //! | `hooks` | the functions that the jumps lead to |
+//! | `mappings` | on request: hooks of the functions that map addresses |
 //! | `children` | on request: puts this library into children of the program |
 //! | `run` | memory of the whole run: which children are not recorded |
 //! | `exchange` | memory shared with `cairn`: what it requests, and the answer |
@@ -38,6 +39,8 @@ mod children;
 mod exchange;
 #[cfg(windows)]
 mod hooks;
+#[cfg(windows)]
+mod mappings;
 #[cfg(windows)]
 mod nesting;
 #[cfg(windows)]

@@ -12,7 +12,7 @@ use cairn_recorder::{Options, StartError, recording_path, start};
 use crate::calls::program_path;
 use crate::exchange::{Answer, Exchange};
 use crate::patch::PatchError;
-use crate::{children, hooks, nesting, patch};
+use crate::{children, hooks, mappings, nesting, patch};
 
 const PROCESS_ATTACH: u32 = 1;
 
@@ -22,17 +22,17 @@ const PROCESS_ATTACH: u32 = 1;
 ///
 /// None is necessary: a type of the loader.
 #[unsafe(no_mangle)]
-pub unsafe extern "system" fn DllMain(_module: *mut c_void, reason: u32, _reserved: *mut c_void) -> i32 {
+pub unsafe extern "system" fn DllMain(module: *mut c_void, reason: u32, _reserved: *mut c_void) -> i32 {
     if reason == PROCESS_ATTACH
         && let Some(exchange) = Exchange::open()
     {
-        begin(exchange);
+        begin(exchange, module);
     }
     1
 }
 
 /// Hooks the heap and starts the recording; answers what has happened.
-fn begin(mut exchange: Exchange) {
+fn begin(mut exchange: Exchange, own: *mut c_void) {
     let requests = exchange.requests();
     let mut path = Text::<PATH_BYTES>::new();
     let is_filled = exchange.path().is_some_and(|pattern| fill(pattern, &mut path).is_ok());
@@ -45,20 +45,25 @@ fn begin(mut exchange: Exchange) {
             if requests.children {
                 children::prepare(exchange.run());
             }
-            let children = children::all();
+            if requests.mappings {
+                mappings::prepare(own);
+            }
+            let (children, mappings) = (children::all(), mappings::all());
             let children = children.iter().filter(|_| requests.children);
-            patch::install(hooks::all().iter().chain(children)).map_err(Reason::Patch)?;
+            let mappings = mappings.iter().filter(|_| requests.mappings);
+            patch::install(hooks::all().iter().chain(children).chain(mappings)).map_err(Reason::Patch)?;
             start(&Options::new(path.bytes())).map_err(Reason::Start)
         })
     };
     match outcome {
-        Ok(()) => {
+        // Unmapping the section is no event of the program.
+        Ok(()) => nesting::outermost(|| {
             let path = recording_path().map_or(&b""[..], core::ffi::CStr::to_bytes);
             exchange.answer(Answer::Recording, path);
             if requests.children {
                 exchange.retain();
             }
-        }
+        }),
         Err(reason) => {
             let mut text = Text::<512>::new();
             let _ = write!(text, "{reason}");

@@ -50,6 +50,10 @@ pub(crate) struct HeapCommand {
     #[arg(long)]
     children: bool,
 
+    /// Also record the ranges of addresses that the program itself maps; `cairn play` prints them
+    #[arg(long)]
+    mmap: bool,
+
     #[command(flatten)]
     of_linux: OptionsOfLinux,
 }
@@ -61,8 +65,6 @@ struct OptionsOfLinux {
     attach: Option<OsString>,
     #[arg(long, hide = true)]
     detach: Option<OsString>,
-    #[arg(long, hide = true)]
-    mmap: bool,
     #[arg(long, hide = true)]
     python: Option<OsString>,
     #[arg(long, hide = true)]
@@ -85,7 +87,6 @@ impl OptionsOfLinux {
         [
             (self.attach.is_some(), "--attach"),
             (self.detach.is_some(), "--detach"),
-            (self.mmap, "--mmap"),
             (self.python.is_some(), "--python"),
             (self.sample.is_some(), "--sample"),
             (self.duration.is_some(), "--for"),
@@ -138,7 +139,7 @@ impl HeapCommand {
             arguments,
             library: &library,
             children: self.children,
-            mappings: false,
+            mappings: self.mmap,
         };
         let recording = |process| match &run {
             Some(run) => run.path().to_owned(),
