@@ -58,11 +58,12 @@ impl Scratch {
         String::from_utf8(recorded.stderr).unwrap()
     }
 
-    /// Returns the names of the recordings in a directory of a run, and checks its index.
+    /// Returns the names of the recordings in a directory of a run, which has an index.
     fn family(&self, run: &str) -> Vec<String> {
         let directory = self.0.join(run);
         let mut names = names(&directory);
-        assert_eq!(names.pop().as_deref(), Some("index.json"));
+        assert!(names.contains(&"index.json".to_owned()), "{names:?}");
+        names.retain(|name| name != "index.json");
         names.into_iter().map(|name| format!("{run}/{name}")).collect()
     }
 
@@ -84,7 +85,7 @@ impl Scratch {
             let frames = event["frames"].as_array().unwrap().iter();
             let caller = frames
                 .filter_map(|frame| frame["function"].as_str())
-                .find(|name| ["reserve", "commit", "view"].contains(name));
+                .find(|name| ["reserve", "commit", "view", "extended"].contains(name));
             let sum = sums.entry(format!("{kind} {}", caller.unwrap_or("elsewhere"))).or_default();
             sum.0 += 1;
             sum.1 += event["size_bytes"].as_u64().unwrap();
@@ -303,15 +304,27 @@ fn heap_records_mappings_on_request() {
         assert!(recorded.stderr.is_empty(), "{recorded:?}");
     }
     assert_eq!(scratch.mappings("without.cairn"), []);
-    // Reservations with their whole size, released or not; no commitment, heap or stack of a thread.
+    // Reservations with their whole size; no commitments, heaps or stacks of threads.
     let expected = [
         ("map commit", 10, 10 * 8192),
+        ("map extended", 7, 4 * 204_800 + 3 * 65536),
         ("map reserve", 30, 10 * (102_400 + 98_304 + 94_208)),
         ("map view", 7, 7 * 65536),
         ("unmap commit", 10, 10 * 8192),
+        ("unmap extended", 4, 2 * 204_800 + 2 * 65536),
         ("unmap reserve", 25, 9 * 102_400 + 8 * (98_304 + 94_208)),
         ("unmap view", 4, 4 * 65536),
     ];
     let expected = expected.map(|(what, count, bytes)| (what.to_owned(), count, bytes));
     assert_eq!(scratch.mappings("with.cairn"), expected);
+    // The same in a child of the system's shell.
+    let program = fs::canonicalize(program).unwrap();
+    let program = program.to_str().unwrap().trim_start_matches(r"\\?\");
+    let options = ["heap", "-q", "--children", "--mmap", "-o", "run", "cmd.exe", "/c", program];
+    let recorded = scratch.command(env!("CARGO_BIN_EXE_cairn"), &options).output().unwrap();
+    assert_eq!((recorded.status, &recorded.stdout), (alone.status, &alone.stdout), "{recorded:?}");
+    assert!(recorded.stderr.is_empty(), "{recorded:?}");
+    let [shell, child] = &scratch.family("run")[..] else { panic!("other recordings") };
+    assert!(shell.starts_with("run/cmd.") && child.starts_with("run/mappings."), "{shell} {child}");
+    assert_eq!(scratch.mappings(child), expected);
 }

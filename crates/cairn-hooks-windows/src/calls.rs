@@ -228,8 +228,9 @@ pub(crate) fn process_block(process: *mut c_void) -> Option<u64> {
     basic_information(process).map(|words| words[1]).filter(|&address| address != 0)
 }
 
-/// Reads `PROCESS_BASIC_INFORMATION`: its second word is the address of the environment block, its
-/// fifth one the process id.
+/// Reads `PROCESS_BASIC_INFORMATION`.
+///
+/// Its second word is the address of the environment block, its fifth one the process id.
 fn basic_information(process: *mut c_void) -> Option<[u64; 6]> {
     /// `ProcessBasicInformation`.
     const BASIC: u32 = 0;

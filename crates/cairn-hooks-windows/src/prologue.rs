@@ -168,4 +168,18 @@ mod tests {
         assert_eq!(movable_bytes(&code, 15), Ok(16));
         assert_eq!(movable_bytes(&code, 19), Err(18));
     }
+
+    #[test]
+    fn prologue_of_a_system_call_moves_up_to_its_jump() {
+        // NtAllocateVirtualMemory, of wine 8 and of Windows 10 with another number.
+        let code = [
+            0x4c, 0x8b, 0xd1, 0xb8, 0x0b, 0, 0, 0, 0xf6, 0x04, 0x25, 0x08, 0x03, 0xfe, 0x7f, 0x01, 0x75,
+            0x03, 0x0f, 0x05, 0xc3,
+        ];
+        assert_eq!(movable_bytes(&code, 14), Ok(16));
+        assert_eq!(movable_bytes(&code, 17), Err(16));
+        // Without the check for another way of system calls, as before Windows 10.
+        let short = [0x4c, 0x8b, 0xd1, 0xb8, 0x15, 0, 0, 0, 0x0f, 0x05, 0xc3];
+        assert_eq!(movable_bytes(&short, 14), Err(8));
+    }
 }
