@@ -37,15 +37,18 @@ impl Run {
     pub(super) fn make() -> io::Result<Self> {
         const READ_WRITE_PAGES: u32 = 4;
         const READ_WRITE: u32 = 6;
+        const EXISTS: i32 = 183;
         let name = wide(OsStr::new(&format!(r"Local\cairn-heap-run-{}", std::process::id())));
         let no_file = ptr::without_provenance_mut(usize::MAX);
         // SAFETY: the name ends with NUL; the memory belongs to no file.
         let section = unsafe {
             CreateFileMappingW(no_file, ptr::null(), READ_WRITE_PAGES, 0, BYTES as u32, name.as_ptr())
         };
+        let error = io::Error::last_os_error();
         if section.is_null() {
-            return Err(io::Error::last_os_error());
+            return Err(error);
         }
+        let exists = error.raw_os_error() == Some(EXISTS);
         // SAFETY: the section was opened above and has that many bytes.
         let address = unsafe { MapViewOfFile(section, READ_WRITE, 0, 0, BYTES) };
         if address.is_null() {
@@ -54,9 +57,13 @@ impl Run {
             unsafe { CloseHandle(section) };
             return Err(error);
         }
+        let run = Self { section, address: address.cast() };
+        if exists {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another program made its memory"));
+        }
         // SAFETY: the memory has that many bytes, and no other process has opened it yet.
-        unsafe { ptr::copy_nonoverlapping(MAGIC.as_ptr(), address.cast(), MAGIC.len()) };
-        Ok(Self { section, address: address.cast() })
+        unsafe { ptr::copy_nonoverlapping(MAGIC.as_ptr(), run.address, MAGIC.len()) };
+        Ok(run)
     }
 
     fn number(&self, at: usize) -> u32 {
@@ -120,6 +127,7 @@ mod tests {
         }
         // SAFETY: inside of the mapping.
         unsafe { ptr::copy_nonoverlapping(b"why".as_ptr(), run.address.add(TEXT), 3) };
+        assert_eq!(Run::make().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         let shown: Vec<_> = run.unrecorded().into_iter().map(|one| (one.count, one.reason)).collect();
         let expected = [
             (2, "programs of 32 bits or for another processor".to_owned()),
