@@ -60,6 +60,8 @@ fn begin_once() {
     }
     // A program with more rights than its caller must not write where the caller directs it.
     if !options.is_off && !system::has_raised_rights() {
+        // Before the modules are listed; the only thread waits for no lock.
+        cairn_capture::prepare_modules();
         match record(&options, name, recorder::start, Voice::Any) {
             Ok(()) => {
                 if options.with_children {
@@ -381,6 +383,7 @@ extern "C" fn construct() {
     if next::is_last() {
         // The loader holds its lock while it calls this, so that its list can be read.
         next::resolve();
+        cairn_capture::prepare_modules();
     } else {
         begin();
         python::find();
