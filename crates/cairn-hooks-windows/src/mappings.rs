@@ -191,7 +191,7 @@ unsafe extern "system" fn free(
 
 /// Returns the range that a call of `NtFreeVirtualMemory` releases.
 fn released(address: usize, bytes: usize, kind: usize) -> Option<Range<u64>> {
-    /// Without it, the addresses stay reserved; with another flag beside it, as placeholders.
+    /// Releases the addresses. Together with another flag, it leaves a placeholder there.
     const RELEASE: u32 = 0x8000;
     const PRIVATE: u32 = 0x2_0000;
     const PAGE_BYTES: u64 = 4096;

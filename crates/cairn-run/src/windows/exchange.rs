@@ -2,12 +2,11 @@
 //!
 //! The layout is in `cairn-hooks-windows/src/exchange.rs`.
 
-use std::ffi::{OsStr, c_void};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::ptr;
 
-use super::calls::{CloseHandle, CreateFileMappingW, MapViewOfFile, UnmapViewOfFile, wide};
+use super::calls::wide;
+use super::section::Section;
 
 const MAGIC: &[u8; 8] = b"cairnhp2";
 const BYTES: usize = 12288;
@@ -43,17 +42,11 @@ pub(super) enum Answer {
 }
 
 /// The section of one process, mapped.
-pub(super) struct Exchange {
-    section: *mut c_void,
-    address: *mut u8,
-}
+pub(super) struct Exchange(Section);
 
 impl Exchange {
     /// Makes the section of that process.
     pub(super) fn make(process: u32, request: Request<'_>) -> io::Result<Self> {
-        const READ_WRITE_PAGES: u32 = 4;
-        const READ_WRITE: u32 = 6;
-        const EXISTS: i32 = 183;
         // Percent signs of the path are no fields.
         let path = request.path.as_os_str().as_encoded_bytes().iter().copied();
         let mut path: Vec<u8> = path.flat_map(|byte| [byte].repeat(1 + usize::from(byte == b'%'))).collect();
@@ -65,29 +58,7 @@ impl Exchange {
         if path.len() > TEXT - PATH || library.len() > BYTES - LIBRARY {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is too long"));
         }
-        let name = wide(OsStr::new(&format!(r"Local\cairn-heap-{process}")));
-        let no_file = ptr::without_provenance_mut(usize::MAX);
-        // SAFETY: the name ends with NUL; the memory belongs to no file.
-        let section = unsafe {
-            CreateFileMappingW(no_file, ptr::null(), READ_WRITE_PAGES, 0, BYTES as u32, name.as_ptr())
-        };
-        let error = io::Error::last_os_error();
-        if section.is_null() {
-            return Err(error);
-        }
-        let exists = error.raw_os_error() == Some(EXISTS);
-        // SAFETY: the section was opened above and has that many bytes.
-        let address = unsafe { MapViewOfFile(section, READ_WRITE, 0, 0, BYTES) };
-        if address.is_null() {
-            let error = io::Error::last_os_error();
-            // SAFETY: opened above, and not used afterwards.
-            unsafe { CloseHandle(section) };
-            return Err(error);
-        }
-        let mut exchange = Self { section, address: address.cast() };
-        if exists {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another program made its memory"));
-        }
+        let mut exchange = Self(Section::make(&format!(r"Local\cairn-heap-{process}"), BYTES)?);
         let bytes = exchange.bytes_mut();
         bytes[PATH..PATH + path.len()].copy_from_slice(&path);
         bytes[LIBRARY..LIBRARY + library.len()].copy_from_slice(&library);
@@ -101,39 +72,22 @@ impl Exchange {
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: `make` has mapped that many bytes; the process does not run yet.
-        unsafe { std::slice::from_raw_parts_mut(self.address, BYTES) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.address(), BYTES) }
     }
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: `make` has mapped that many bytes; the library has written before it returned.
-        unsafe { std::slice::from_raw_parts(self.address, BYTES) }
-    }
-
-    fn number(&self, at: usize) -> u32 {
-        self.bytes()
-            .get(at..)
-            .and_then(|rest| rest.first_chunk())
-            .map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        unsafe { std::slice::from_raw_parts(self.0.address(), BYTES) }
     }
 
     /// Reads the answer, after the library was loaded.
     pub(super) fn answer(&self) -> Answer {
-        let length = (self.number(16) as usize).min(LIBRARY - TEXT);
+        let length = (self.0.number(16) as usize).min(LIBRARY - TEXT);
         let text = String::from_utf8_lossy(self.bytes().get(TEXT..TEXT + length).unwrap_or_default());
-        match self.number(12) {
+        match self.0.number(12) {
             1 => Answer::Recording(PathBuf::from(text.into_owned())),
             2 => Answer::Refused(text.into_owned()),
             _ => Answer::None,
-        }
-    }
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        // SAFETY: mapped and opened by `make`, and not used afterwards.
-        unsafe {
-            UnmapViewOfFile(self.address.cast());
-            CloseHandle(self.section);
         }
     }
 }
@@ -153,9 +107,9 @@ mod tests {
         };
         let pattern = r"C:\100%%\测试\%n.%p.cairn";
         let exchange = Exchange::make(process, request(r"C:\100%\测试", true)).unwrap();
-        assert_eq!(exchange.number(8) as usize, pattern.len());
+        assert_eq!(exchange.0.number(8) as usize, pattern.len());
         assert_eq!(&exchange.bytes()[PATH..PATH + pattern.len()], pattern.as_bytes());
-        assert_eq!((exchange.number(20), exchange.number(24)), (1, process));
+        assert_eq!((exchange.0.number(20), exchange.0.number(24)), (1, process));
         assert_eq!(exchange.bytes()[LIBRARY..LIBRARY + 6], [b'C', 0, b':', 0, b'\\', 0]);
         assert!(matches!(exchange.answer(), Answer::None));
         let second = Exchange::make(process, request("a", false)).err().unwrap();

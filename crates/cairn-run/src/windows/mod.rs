@@ -27,6 +27,7 @@
 //! | [`start`](Start) | starts the program, and waits for its end |
 //! | `inject` | loads the library into the suspended process |
 //! | `exchange` | memory shared with the library: what is requested, and the answer |
+//! | `section` | named memory that processes share |
 //! | `unrecorded` | memory of a whole run: which children are not recorded |
 //! | `calls` | functions of Windows |
 
@@ -35,6 +36,7 @@ mod exchange;
 mod inject;
 mod library;
 mod program;
+mod section;
 mod start;
 mod unrecorded;
 
