@@ -111,6 +111,11 @@ fn tables_without_files_are_empty_on_a_cluster() {
 /// The question whose executors are killed: it has map and reduce stages, and takes seconds.
 const LONG: &[&str] = &["leaks", "store", "--limit", "50", "--format", "csv"];
 
+/// The same question to a cluster.
+fn long_on(url: &str) -> Vec<&str> {
+    with(LONG, &["--on", url, "--partitions", "4"])
+}
+
 /// Asks while `disturb` does something, which is given the cluster.
 ///
 /// Returns whether there was an answer, which then is the right one.
@@ -121,11 +126,8 @@ fn ask_disturbed(
     disturb: impl FnOnce(&mut Cluster),
 ) -> bool {
     let url = cluster.url.clone();
-    let asking = command(directory, &with(LONG, &["--on", &url, "--partitions", "4"]))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let asking =
+        command(directory, &long_on(&url)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     disturb(cluster);
     let output = asking.wait_with_output().unwrap();
     let (answer, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -168,7 +170,7 @@ fn kill_in_stage(least_stage: u32) {
         let (new, work) = (cluster.executors.pop().unwrap(), cluster.work.pop().unwrap());
         cluster.executors[victim] = new;
         cluster.work[victim] = work;
-        assert_eq!(done(directory, &with(LONG, &["--on", &cluster.url.clone(), "--partitions", "4"])), right);
+        assert_eq!(done(directory, &long_on(&cluster.url)), right);
     }
     println!("stage {least_stage}: {answered} of {} questions were answered, each right", runs());
 }
@@ -193,7 +195,6 @@ fn executor_silent_for_a_while_changes_no_sum() {
     generate(directory, 160);
     let right = done(directory, LONG);
     let mut cluster = Cluster::start(directory, &[]);
-    let asked = with(LONG, &["--on", &cluster.url.clone(), "--partitions", "4"]).join(" ");
     let mut answered = 0;
     for run in 0..runs() {
         let victim = (run % 2) as usize;
@@ -213,9 +214,9 @@ fn executor_silent_for_a_while_changes_no_sum() {
             cluster.executors[victim].signal("STOP");
         }));
         // Its share of the work is done by the other one at once.
-        assert_eq!(done(directory, &asked.split(' ').collect::<Vec<_>>()), right);
+        assert_eq!(done(directory, &long_on(&cluster.url)), right);
         cluster.executors[victim].signal("CONT");
-        assert_eq!(done(directory, &asked.split(' ').collect::<Vec<_>>()), right);
+        assert_eq!(done(directory, &long_on(&cluster.url)), right);
     }
     println!("silent: {answered} of {} questions were answered, each right", runs());
 }
@@ -234,12 +235,12 @@ fn scheduler_that_ends_and_comes_back_loses_no_sum() {
             cluster.scheduler.kill();
         });
         assert!(!was_answered, "a question without a scheduler has no answer");
-        let output = run(directory, &with(LONG, &["--on", &cluster.url, "--partitions", "4"]));
+        let output = run(directory, &long_on(&cluster.url));
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         cluster.scheduler = Cluster::scheduler(directory, &address, &[]);
         cluster.scheduler.after("listens on");
         // The executors come back by themselves.
-        assert_eq!(done(directory, &with(LONG, &["--on", &cluster.url, "--partitions", "4"])), right);
+        assert_eq!(done(directory, &long_on(&cluster.url)), right);
     }
 }
 
